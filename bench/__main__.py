@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import competitors, limits, machine, processes, report
+from bench import competitors, limits, machine, pages, processes, report
 from bench.kinds import KINDS
 from bench.measured import Measured
 from bench.session import Session
@@ -46,7 +46,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=30, help="seconds after which a competitor counts as stuck")
     parser.add_argument("--minutes", type=float, default=20, help="start no workload after this time")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--pages", action="store_true", help="put the main tables and the plot into the pages")
+    parser.add_argument(
+        "--pages", action="store_true", help="put the figures into the pages, with those of two more programs"
+    )
     parser.add_argument("--list", action="store_true", help="list workloads and competitors, without measuring")
     return parser.parse_args()
 
@@ -99,7 +101,7 @@ class Bench:
 
     def message(self, workload: Workload) -> Any:
         """Returns the message, which all processes inherit because a large one is costly to make in each."""
-        if 3 * workload.nbytes > processes.available_bytes():
+        if 1.1 * workload.nbytes > processes.available_bytes():
             raise competitors.Unsupported(f"too large for the {processes.available_bytes() / 1e9:.0f} GB that are free")
         return workload.make(0)
 
@@ -156,7 +158,8 @@ def main() -> int:
     about["load_after"] = machine.load()
     written = report.write(options.out, about, bench.rows)
     if options.pages:
-        report.update_pages(about, bench.rows, written)
+        pages.update(about, bench.rows, written)
+        pages.update_programs(options.out)
     return 0
 
 

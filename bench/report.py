@@ -1,9 +1,8 @@
-"""Turns rows of figures into lines on the screen, JSON, Markdown, plots and the page of benchmarks."""
+"""Turns rows of figures into lines on the screen, JSON, Markdown and plots."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,6 @@ from bench import leaves, machine, targets
 from bench import markdown as tables
 from bench.measured import Row
 from bench.workloads import WORKLOADS, Workload
-
-ROOT = Path(__file__).resolve().parents[1]
-
 
 # ---------------------------------------------------------------- figures as people read them
 
@@ -71,7 +67,7 @@ def show(workload: Workload, rows: list[Row]) -> None:
 Figure = Callable[[Row], str]
 
 
-def _number(key: str, part: str = "") -> Figure:
+def number(key: str, part: str = "") -> Figure:
     def figure(measured: Row) -> str:
         value = measured[key][part] if part else measured[key]
         return short(value)
@@ -79,7 +75,7 @@ def _number(key: str, part: str = "") -> Figure:
     return figure
 
 
-def _two(key: str) -> Figure:
+def two(key: str) -> Figure:
     return lambda measured: f"{short(measured[key]['p50'])} / {short(measured[key]['p99'])}"
 
 
@@ -91,31 +87,31 @@ _STREAMS = [name for name in _names("stream") if not name.startswith("many")]
 
 # Title, workloads in columns, figure, format of a cell.
 TABLES: list[tuple[str, list[str], str, Figure]] = [
-    ("Messages per second at the consumer", _STREAMS, "items_per_s", _number("items_per_s")),
-    ("GB per second at the consumer", _names("stream", at_least=100_000), "gb_per_s", _number("gb_per_s")),
-    ("CPU microseconds of both sides per message", _STREAMS, "cpu_us_per_item", _number("cpu_us_per_item")),
-    ("Memory at the peak, MB", _names("stream", at_least=100_000), "peak_mb", _number("peak_mb")),
-    ("Milliseconds to the first message of a channel", _STREAMS, "first_ms", _number("first_ms")),
-    ("Microseconds of a put, p50 / p99", _STREAMS, "put_us", _two("put_us")),
-    ("Microseconds of a get, p50 / p99", _STREAMS, "get_us", _two("get_us")),
+    ("Messages per second at the consumer", _STREAMS, "items_per_s", number("items_per_s")),
+    ("GB per second at the consumer", _names("stream", at_least=100_000), "gb_per_s", number("gb_per_s")),
+    ("CPU microseconds of both sides per message", _STREAMS, "cpu_us_per_item", number("cpu_us_per_item")),
+    ("Memory at the peak, MB", _names("stream", at_least=100_000), "peak_mb", number("peak_mb")),
+    ("Milliseconds to the first message of a channel", _STREAMS, "first_ms", number("first_ms")),
+    ("Microseconds of a put, p50 / p99", _STREAMS, "put_us", two("put_us")),
+    ("Microseconds of a get, p50 / p99", _STREAMS, "get_us", two("get_us")),
     ("Several producers and consumers, E per second", [f"many-{n}" for n in ("1x1", "1x4", "4x1", "4x4", "16x16")],
-     "items_per_s", _number("items_per_s")),
+     "items_per_s", number("items_per_s")),
     ("First consumer done / last one", [f"many-{n}" for n in ("1x4", "4x4", "16x16")], "fairness",
-     _number("fairness")),
+     number("fairness")),
     ("In place, and through a third process, messages per second", _names("loan", "forward"), "items_per_s",
-     _number("items_per_s")),
-    ("10,000 deep, per second: put", ["deep"], "put_per_s", _number("put_per_s")),
-    ("10,000 deep, per second: get", ["deep"], "get_per_s", _number("get_per_s")),
+     number("items_per_s")),
+    ("10,000 deep, per second: put", ["deep"], "put_per_s", number("put_per_s")),
+    ("10,000 deep, per second: get", ["deep"], "get_per_s", number("get_per_s")),
     *(
         (f"A put that waits, from the get that makes room to its return: us, {part}", _names("wake"), "wake_us",
-         _number("wake_us", part))
+         number("wake_us", part))
         for part in ("p50", "p95", "max")
     ),
-    ("Creation to first message, ms", ["cold"], "cold_ms", _number("cold_ms")),
-    ("Encode, us", _names("codec"), "encode_us", _number("encode_us")),
-    ("Decode, us", _names("codec"), "decode_us", _number("decode_us")),
+    ("Creation to first message, ms", ["cold"], "cold_ms", number("cold_ms")),
+    ("Encode, us", _names("codec"), "encode_us", number("encode_us")),
+    ("Decode, us", _names("codec"), "decode_us", number("decode_us")),
     *(
-        (f"One way, us, {part}", ["latency", "ping-pong", "busy"], "one_way_us", _number("one_way_us", part))
+        (f"One way, us, {part}", ["latency", "ping-pong", "busy"], "one_way_us", number("one_way_us", part))
         for part in ("p50", "p99", "p99.9")
     ),
 ]  # fmt: skip
@@ -182,40 +178,3 @@ def write(folder: Path, about: dict[str, Any], rows: list[Row]) -> list[Path]:
         print(f"no plots: {error}", file=sys.stderr)
         return []
     return plots.draw(folder, rows)
-
-
-PAGE_COLUMNS = ["bytes-10B", "bytes-1KB", "bytes-100KB", "array-1MB", "array-32MB", "C", "D", "E", "F", "G"]
-README_COLUMNS = ["E", "C", "array-1MB"]
-README_COMPETITORS = [
-    "shmtree",
-    "multiprocessing.Queue",
-    "torch.multiprocessing",
-    "faster-fifo",
-    "pyzmq",
-    "iceoryx2",
-]
-PAGE = "docs/benchmarks.md"
-BEGIN, END = "<!-- written by ./dev bench --pages -->\n", "<!-- end -->\n"
-
-
-def _rates(columns: list[str], rows: list[Row]) -> str:
-    return table("", columns, "items_per_s", _number("items_per_s"), rows).partition("\n\n")[2]
-
-
-def _write_between_marks(page: Path, text: str) -> None:
-    before, found, rest = page.read_text().partition(BEGIN)
-    if not found:
-        raise ValueError(f"{page} has no line {BEGIN.strip()}, so the table has no place")
-    page.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}")
-
-
-def update_pages(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
-    """Updates the page of benchmarks (the whole table and the plot) and the README (a few rows and columns)."""
-    text = f"Measured on {about['time'][:10]}. {about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
-    for plot in plots:
-        if plot.name == "throughput.svg":
-            shutil.copy(plot, ROOT / "docs" / plot.name)
-            text += "\n![Throughput over message size](throughput.svg)\n"
-    _write_between_marks(ROOT / PAGE, text)
-    few = [row for row in rows if row["competitor"] in README_COMPETITORS]
-    _write_between_marks(ROOT / "README.md", _rates(README_COLUMNS, few))

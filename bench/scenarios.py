@@ -130,7 +130,8 @@ class Stream(Scenario):
         workload = self.workload
         if max(workload.producers, workload.consumers) > 1 and not self.competitor.is_shared:
             raise Unsupported("one producer and one consumer only")
-        needed = (self.competitor.copies - 1) * workload.nbytes  # the producer's copy exists already
+        copies = self.competitor.copies_of(workload.type)
+        needed = (copies - 1) * workload.nbytes  # the producer's copy exists already
         if needed > (available := 0.9 * processes.available_bytes()):
             raise Unsupported(f"needs {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} are free")
         channel = self.channel()

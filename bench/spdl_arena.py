@@ -1,23 +1,23 @@
-"""Repeats SPDL's own benchmark of its arenas with ours: items of 32 MiB from a pipeline in a subprocess.
+"""Repeats SPDL's own benchmark of its arenas with ours: items of 1 to 64 MiB from a pipeline in a subprocess.
 
     python -m bench.spdl_arena
 
 Items are bytes, NumPy arrays, torch tensors and, if spdl.io has found FFmpeg, its packets. They go through SPDL's plain
-queue, its ring, its pool, and shmtree.spdl.SegmentPool. The consumer does not use the items. All four transports start
-together and take turns, so that a slow moment of the machine affects all of them. CPU time includes both sides. Memory
-is the peak resident size above that before the first item, with shared pages counted once.
+queue (which sends tensors as torch.multiprocessing does), its ring, its pool, and shmtree.spdl.SegmentPool. The
+consumer reads one byte of each page of an item, except of packets. All four transports start together and take turns,
+so that a slow moment of the machine affects all of them. CPU time includes both sides. Memory is the peak resident size
+above that before the first item, with shared pages counted once.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -26,13 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from bench import markdown, processes
+from bench import machine, markdown, processes
+from bench.report import short
+from bench.roles import read_pages
 
 KINDS = ("bytes", "numpy", "torch", "packets")
 TRANSPORTS = ("queue", "SPDL ring", "SPDL pool", "shmtree")
 BUFFER = 3  # items that the pipeline keeps ready
 PLACES = 18  # in arenas that need a fixed size
 METRICS = {"gb_per_s": "GB/s", "cpu_ms": "CPU ms per item", "peak_mb": "peak MB"}
+PASS_BYTES = 1 << 30  # the start of a pass costs SPDL as much as twenty items of 32 MiB
 
 Row = dict[str, Any]
 
@@ -109,13 +112,14 @@ def consume(transport: str, items: Items, told: Connection) -> None:
         source = run_pipeline_in_subprocess(config, num_threads=1, arena=arena, buffer_size=BUFFER)
         gc.collect()
         told.send(nbytes)
+        read = read_packets if items.kind == "packets" else read_item
         while told.recv() == "check":
             if [size_of(items.kind, item["data"]) for item in source] != [nbytes] * items.count:
                 raise RuntimeError("the received item differs from the sent one")
             told.send("right")
         tree = [os.getpid(), *processes.descendants(os.getpid())]
         while True:
-            told.send(one_pass(source, items.count, tree))
+            told.send(one_pass(source, items.count, read, tree))
             if told.recv() != "pass":
                 break
         del source
@@ -124,11 +128,21 @@ def consume(transport: str, items: Items, told: Connection) -> None:
         told.send(f"{type(error).__name__}: {error}".split("\n")[0][:200])
 
 
-def one_pass(source: Any, count: int, tree: list[int]) -> tuple[float, float]:
+def read_item(item: Any) -> None:
+    """Reads one byte of each page."""
+    read_pages((item.numpy() if hasattr(item, "numpy") else item,))
+
+
+def read_packets(item: Any) -> None:
+    """Does nothing: only a decoder can read packets without a copy."""
+
+
+def one_pass(source: Any, count: int, read: Callable[[Any], None], tree: list[int]) -> tuple[float, float]:
     """Returns seconds and CPU seconds per item."""
     cpu, began, seen = processes.cpu_seconds(tree), time.perf_counter(), 0
     for item in source:
         seen += 1
+        read(item["data"])
         del item
     took = time.perf_counter() - began
     if seen != count:
@@ -141,7 +155,7 @@ class Side:
 
     def __init__(self, transport: str, items: Items) -> None:
         context = multiprocessing.get_context("spawn")
-        self.row: Row = {"kind": items.kind, "transport": transport, "problem": ""}
+        self.row: Row = {"kind": items.kind, "mib": items.nbytes >> 20, "transport": transport, "problem": ""}
         self.passes: list[tuple[float, float]] = []
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=consume, args=(transport, items, theirs))
@@ -190,8 +204,8 @@ class Side:
         return self.row
 
 
-def measure(kind: str, options: argparse.Namespace) -> list[Row]:
-    items = Items(kind, options.mib << 20, options.items)
+def measure(kind: str, mib: int, options: argparse.Namespace) -> list[Row]:
+    items = Items(kind, mib << 20, options.items or max(16, PASS_BYTES // (mib << 20)))
     sides = [Side(transport, items) for transport in options.transports]
     for _ in range(options.passes + 1):
         for side in sides:
@@ -200,11 +214,37 @@ def measure(kind: str, options: argparse.Namespace) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    def figures(row: Row) -> list[str]:
-        return [f"{row[key]:.4g}" for key in METRICS] if not row["problem"] else [row["problem"], "", ""]
+    """Returns a row per kind and size, with rate, CPU time and memory of each transport in one cell."""
 
-    lines = [[row["kind"], row["transport"], *figures(row)] for row in rows]
-    return markdown.table(["", "", *METRICS.values()], lines, labels=2)
+    def cell(row: Row) -> str:
+        return " / ".join(short(row[key]) for key in METRICS) if not row["problem"] else row["problem"]
+
+    transports = list(dict.fromkeys(row["transport"] for row in rows))
+    groups: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row["kind"], row["mib"]), {})[row["transport"]] = row
+    lines = [[kind, str(mib), *(cell(found[one]) for one in transports)] for (kind, mib), found in groups.items()]
+    return markdown.table(["items", "MiB", *transports], lines)
+
+
+def pays(rows: list[Row]) -> str:
+    """Says from which size on each arena carries more than the plain queue."""
+    lines = []
+    for transport in TRANSPORTS[1:]:
+        sizes = [f"{kind} {_first_size(rows, kind, transport)}" for kind in dict.fromkeys(row["kind"] for row in rows)]
+        lines.append(f"- {transport}: {', '.join(sizes)}\n")
+    return "".join(lines)
+
+
+def _first_size(rows: list[Row], kind: str, transport: str) -> str:
+    rates = {
+        (row["mib"], row["transport"]): row["gb_per_s"] for row in rows if row["kind"] == kind and "gb_per_s" in row
+    }
+    better = [(mib, rates.get((mib, transport), 0) > rates[mib, "queue"]) for mib, one in rates if one == "queue"]
+    if not better or not better[-1][1]:
+        return "at no measured size"
+    lost = [mib for mib, is_better in better if not is_better]
+    return f"from {next(mib for mib, _ in better if not lost or mib > lost[-1])} MiB"
 
 
 def draw(path: Path, rows: list[Row]) -> None:
@@ -214,16 +254,17 @@ def draw(path: Path, rows: list[Row]) -> None:
     from matplotlib import pyplot
 
     kinds = list(dict.fromkeys(row["kind"] for row in rows if not row["problem"]))
-    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(5 * len(METRICS), 4), layout="constrained")
-    for axis, (key, unit) in zip(axes, METRICS.items()):
-        for place, transport in enumerate(TRANSPORTS):
-            found = {row["kind"]: row[key] for row in rows if row["transport"] == transport and not row["problem"]}
-            left = [i + 0.2 * (place - 1.5) for i, kind in enumerate(kinds) if kind in found]
-            axis.bar(left, [found[kind] for kind in kinds if kind in found], 0.19, label=transport)
-        axis.set_xticks(range(len(kinds)), kinds)
-        axis.set(title=unit + (" (more is better)" if key == "gb_per_s" else " (less is better)"))
-    axes[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
+    size = (3.6 * len(kinds), 2.6 * len(METRICS))
+    figure, axes = pyplot.subplots(len(METRICS), len(kinds), figsize=size, squeeze=False, layout="constrained")
+    for line, (key, unit) in zip(axes, METRICS.items()):
+        for axis, kind in zip(line, kinds):
+            for transport in TRANSPORTS:
+                found = [row for row in rows if (row["kind"], row["transport"]) == (kind, transport) and key in row]
+                axis.plot([row["mib"] for row in found], [row[key] for row in found], marker="o", label=transport)
+            axis.set(xscale="log", yscale="log", title=kind, xlabel="MiB per item", ylabel=unit)
+            axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=8)
+    figure.savefig(path)
     pyplot.close(figure)
 
 
@@ -233,12 +274,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
-    parser.add_argument("--mib", type=int, default=32, help="size of an item")
-    parser.add_argument(
-        "--items", type=int, default=64, help="items per pass; the start of a pass costs SPDL as much as twenty items"
-    )
+    parser.add_argument("--mib", nargs="+", type=int, default=[1, 4, 16, 64], help="sizes of an item")
+    parser.add_argument("--items", type=int, help="items per pass (default: 1 GiB of them, but at least 16)")
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=machine.RESULTS)
     return parser.parse_args()
 
 
@@ -255,15 +294,20 @@ def start_tracker() -> None:
 
 def main() -> None:
     options = arguments()
+    about = machine.describe({})
     start_tracker()
     rows: list[Row] = []
     for kind in options.kinds:
-        rows += measure(kind, options)
-        print(table(rows[-len(options.transports) :]), flush=True)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "spdl_arena.json").write_text(json.dumps(rows, indent=1))
-    (options.out / "spdl_arena.md").write_text(table(rows))
-    draw(options.out / "spdl_arena.png", rows)
+        for mib in options.mib:
+            rows += measure(kind, mib, options)
+            print(table(rows[-len(options.transports) :]), flush=True)
+    about["load_after"] = machine.load()
+    machine.save("spdl_arena", about, options.out, rows=rows)
+    text = machine.dated(about) + f"Medians of {options.passes} passes.\n\n{table(rows)}"
+    if "queue" in options.transports:
+        text += f"\nAn arena carries more than the plain queue:\n\n{pays(rows)}"
+    (options.out / "spdl_arena.md").write_text(text)
+    machine.draw_if_possible(draw, options.out / "spdl_arena.svg", rows)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from bench import leaves
 
 KB, MB, GB = 1000, 1000_000, 1000_000_000
+PAGE = 4096  # bytes; the consumer reads one byte of each
 
 
 class Step(NamedTuple):
@@ -39,6 +41,7 @@ class Workload:
     places: int = 0  # messages in the channel at once; 0: chosen by size
     pause: float = 0.0  # seconds that the receiver pauses after each get
     against: tuple[str, ...] = ()  # the only competitors; empty for all
+    buffers: Callable[[Any], tuple[Any, ...]] | None = None  # those of a received message that the consumer reads
 
     @property
     def capacity(self) -> int:
@@ -161,15 +164,23 @@ def tensor(nbytes: int) -> Callable[[int], Any]:
 ROLLOUT_BYTES = 128 * 8 * 84 * 84 * 4 + 5 * 128 * 8 * 4
 
 _SIZES = {"10B": 10, "1KB": KB, "100KB": 100 * KB, "1MB": MB, "10MB": 10 * MB, "100MB": 100 * MB}
+_SIZES |= {"1GB": GB, "10GB": 10 * GB}
 _E = Workload("E", "a dict of five scalars", scalars)
 
 
+def _alone(message: Any) -> tuple[Any]:
+    return (message,)
+
+
 def _array_workload(size: str, nbytes: int) -> Workload:
-    return Workload(f"array-{size}", f"a float32 array of {size}", array(nbytes), nbytes, type=np.ndarray)
+    about = f"a float32 array of {size}"
+    return Workload(f"array-{size}", about, array(nbytes), nbytes, type=np.ndarray, buffers=_alone)
 
 
 def _bytes_workload(size: str) -> Workload:
-    return Workload(f"bytes-{size}", f"bytes, {size}", payload(_SIZES[size]), _SIZES[size], type=bytes)
+    nbytes = _SIZES[size]
+    buffers = _alone if nbytes >= PAGE else None
+    return Workload(f"bytes-{size}", f"bytes, {size}", payload(nbytes), nbytes, type=bytes, buffers=buffers)
 
 
 def _leaf(name: str, size: str, nbytes: int) -> Workload:
@@ -204,13 +215,28 @@ def _wake(places: int, name: str, about: str, pause: float) -> Workload:
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in [
-        *(_bytes_workload(size) for size in _SIZES),
+        *(_bytes_workload(size) for size, n in _SIZES.items() if n < GB),
         *(_array_workload(size, n) for size, n in {"100KB": 100 * KB, "1MB": MB, "32MB": 32 * MB}.items()),
-        Workload("C", "an RL transition: two frames, scalars, an info dict", transition, 2 * 84 * 84 * 4 + 72),
+        Workload(
+            "C",
+            "an RL transition: two frames, scalars, an info dict",
+            transition,
+            2 * 84 * 84 * 4 + 72,
+            buffers=itemgetter("obs", "next_obs"),
+        ),
         Workload("D", "a nested batch: twelve small arrays, strings, numbers", nested_batch, 12 * 32 * 17 * 4),
         _E,
-        Workload("F", "a rollout of 29 MB in six arrays", rollout, ROLLOUT_BYTES),
-        Workload("G", "a torch tensor of 32 MB", tensor(32 * MB), 32 * MB, type=object),
+        Workload(
+            "F", "a rollout of 29 MB in six arrays", rollout, ROLLOUT_BYTES, buffers=lambda item: tuple(item.values())
+        ),
+        Workload(
+            "G",
+            "a torch tensor of 32 MB",
+            tensor(32 * MB),
+            32 * MB,
+            type=object,
+            buffers=lambda item: (item.numpy(),),
+        ),
         replace(_E, name="cold", about="from creation to the first E received", kind="cold"),
         replace(_E, name="latency", about="E, one way, the receiver asleep", kind="latency"),
         replace(_E, name="ping-pong", about="E, half a round trip, neither process sleeps", kind="pingpong"),
@@ -239,9 +265,9 @@ WORKLOADS: dict[str, Workload] = {
             for one in (_bytes_workload("10B"), _bytes_workload("1KB"), _E)
             for n in (8, 64)
         ),
-        _array_workload("1GB", GB),
-        Workload("bytes-1GB", "bytes, 1GB", payload(GB), GB, type=bytes),
-        Workload("bytes-10GB", "bytes, 10GB", payload(10 * GB), 10 * GB, type=bytes),
+        *(_array_workload(f"{n}GB", n * GB) for n in (1, 4, 10)),
+        _bytes_workload("1GB"),
+        _bytes_workload("10GB"),
         *(_leaf(name, size, n) for name in leaves.LEAVES for size, n in (("1KB", KB), ("1MB", MB))),
     ]
 }
@@ -254,9 +280,14 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return list(a) == list(b) and all(equal(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+        return a.dtype == b.dtype and a.shape == b.shape and _same_elements(a.reshape(-1), b.reshape(-1))
     if type(a).__module__ == "torch":
         return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
     if not isinstance(a, (str, bytes, int, float, tuple, list, set)):
         return leaves.same(a, b)
     return bool(a == b)
+
+
+def _same_elements(a: Any, b: Any, step: int = 1 << 22) -> bool:
+    """Compares in parts, since the result of comparing arrays of 10 GB at once takes gigabytes itself."""
+    return all(bool((a[i : i + step] == b[i : i + step]).all()) for i in range(0, len(a), step))

@@ -20,9 +20,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import argparse
 import collections
 import itertools
+import json
 import multiprocessing
 import queue
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import actors_to_buffer
@@ -246,6 +248,7 @@ def main() -> None:
     parser.add_argument(
         "--replay-seconds", type=float, default=60, help="seconds of the run with a replay buffer; 0: no such run"
     )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of the comparison to FILE as well")
     options = parser.parse_args()
 
     console = Console()
@@ -254,7 +257,10 @@ def main() -> None:
         f"Each run ends after {options.samples:,} samples or {options.seconds:.0f} s.",
         highlight=False,
     )
-    compare([learn(transport, options, console) for transport in options.transport or TRANSPORTS], console)
+    outcomes = [learn(transport, options, console) for transport in options.transport or TRANSPORTS]
+    compare(outcomes, console)
+    if options.json:
+        options.json.write_text(json.dumps([outcome._asdict() for outcome in outcomes], indent=1))
     if options.replay_seconds > 0:
         console.print(
             f"\nThe same actors write rows with frames of 100 x 150 x 3 bytes into a replay buffer, and a learner "

@@ -60,6 +60,11 @@ class Base:
         """Creates a channel for `capacity` messages of about `nbytes`, of type `kind`."""
         raise NotImplementedError
 
+    @classmethod
+    def copies_of(cls, kind: type) -> float:
+        """Returns `copies` for messages of type `kind`."""
+        return cls.copies
+
     def sender(self) -> Callable[[Any], Any]:
         raise NotImplementedError
 

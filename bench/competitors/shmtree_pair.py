@@ -10,16 +10,23 @@ import numpy as np
 
 import shmtree
 from bench.competitors import Base
+from bench.workloads import GB
 
 
 class Competitor(Base):
     requires = ("shmtree",)
     is_shared = True
     is_bounded = True
-    copies = 3  # for bytes; 2 for arrays
+    copies = 3
+
+    @classmethod
+    def copies_of(cls, kind: type) -> float:
+        return 2 if kind is np.ndarray else cls.copies  # a received array is a view
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
-        self.put, self.get = shmtree.create_pair(capacity=capacity)
+        # The default arena has half of the free memory, which might not be enough for one huge message.
+        arena = shmtree.Arena(2 * nbytes) if nbytes > 2 * GB else None
+        self.put, self.get = shmtree.create_pair(capacity, arena=arena)
 
     def sender(self) -> Callable[[Any], Any]:
         return self.put.put

@@ -55,37 +55,59 @@ def test_unknown_workload_is_an_error():
 
 
 @pytest.fixture
-def report(monkeypatch, tmp_path):
+def pages(monkeypatch, tmp_path):
     """The module, with copies of the pages that it writes."""
     monkeypatch.syspath_prepend(ROOT)
-    report = importlib.import_module("bench.report")
+    pages = importlib.import_module("bench.pages")
     (tmp_path / "docs").mkdir()
-    for page in ("README.md", report.PAGE):
+    for page in ("README.md", pages.PAGE):
         shutil.copy(ROOT / page, tmp_path / page)
-    monkeypatch.setattr(report, "ROOT", tmp_path)
-    return report
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    return pages
 
 
 ABOUT = {"time": "2026-12-01T00:00:00Z", "cpu": "a CPU", "cpus": 2, "memory_gb": 8, "kernel": "6", "python": "3.11"}
 ABOUT |= {"versions": {"shmtree": "9.9"}, "load_before": 0.1, "load_after": 1.5, "runs": 3, "minutes": 1}
+ABOUT |= {"commit": "abc1234"}
 
 
-def test_bench_replaces_the_tables_of_the_pages(report, tmp_path):
-    row = {"workload": "E", "competitor": "shmtree", "problem": "", "items_per_s": 123.0}
+def without_figures(text):
+    return re.sub(r"(?s)(written by ./dev bench --pages -->\n).*?(<!-- end -->)", r"\1\2", text)
 
-    report.update_pages(ABOUT, [row], [])
 
-    for page in ("README.md", report.PAGE):
+def test_bench_replaces_the_figures_of_the_pages(pages, tmp_path):
+    row = {"workload": "E", "competitor": "shmtree", "problem": "", "items_per_s": 123.0, "cpu_us_per_item": 4.5}
+    idle = {"workload": "latency", "competitor": "shmtree", "problem": "", "one_way_us": {"p50": 7.0, "p99": 9.0}}
+
+    pages.update(ABOUT, [row, idle], [])
+
+    for page in ("README.md", pages.PAGE):
         before, after = (root.joinpath(page).read_text() for root in (ROOT, tmp_path))
         assert "| shmtree | 123 |\n" in after
-        assert re.sub(f"{report.BEGIN}.*?{report.END}", "", before, flags=re.DOTALL) == re.sub(
-            f"{report.BEGIN}.*?{report.END}", "", after, flags=re.DOTALL
-        )
-    assert "Measured on 2026-12-01. 2 x a CPU, 8 GB" in (tmp_path / report.PAGE).read_text()
+        assert "Measured on 2026-12-01 with commit abc1234" in after
+        assert without_figures(before) == without_figures(after)
+    after = (tmp_path / pages.PAGE).read_text()
+    assert "| shmtree | 4.5 |\n" in after
+    assert "| shmtree | 7 / 9 |\n" in after
 
 
-def test_bench_refuses_a_page_without_its_marks(report, tmp_path):
-    (tmp_path / report.PAGE).write_text("# Benchmarks\n")
+def test_bench_refuses_a_page_without_its_marks(pages, tmp_path):
+    (tmp_path / pages.PAGE).write_text("# Benchmarks\n")
 
-    with pytest.raises(ValueError, match="has no line <!-- written by"):
-        report.update_pages(ABOUT, [], [])
+    with pytest.raises(ValueError, match="has no line <!-- queues: written by"):
+        pages.update(ABOUT, [], [])
+
+
+def test_program_names_the_size_from_which_an_arena_pays(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    spdl_arena = importlib.import_module("bench.spdl_arena")
+
+    def row(mib, transport, rate):
+        return {"kind": "bytes", "mib": mib, "transport": transport, "problem": "", "gb_per_s": rate}
+
+    rates = {"queue": (1, 1, 1), "SPDL ring": (2, 0.5, 2), "SPDL pool": (2, 2, 0.5), "shmtree": (2, 2, 2)}
+    rows = [row(mib, name, rate) for name, each in rates.items() for mib, rate in zip((1, 4, 16), each, strict=True)]
+
+    assert spdl_arena.pays(rows) == (
+        "- SPDL ring: bytes from 16 MiB\n- SPDL pool: bytes at no measured size\n- shmtree: bytes from 1 MiB\n"
+    )
