@@ -5,9 +5,9 @@ tools/guarantees.py            writes the page
 tools/guarantees.py --check    fails if the page is out of date
 tools/guarantees.py ID...      prints the tests of these guarantees
 
-Both fail if a guarantee has no test, or a test names an unknown guarantee. A row of docs/guarantees.md has the
-guarantee's id in its last column. A test names one or more ids: in Python by `@pytest.mark.guarantee("id")`, in C++ by
-the comment `// guarantee: id, id` above TEST_CASE.
+Both fail if a guarantee has no test, or a test names an unknown guarantee. An item of a list in docs/guarantees.md has
+the guarantee's id, then the guarantee. A test names one or more ids: in Python by `@pytest.mark.guarantee("id")`, in
+C++ by the comment `// guarantee: id, id` above TEST_CASE.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Mark(NamedTuple):
 
 
 def guarantees_in(page: str) -> list[Guarantee]:
-    """Returns the rows of the page that have an id in their last column."""
-    heading, rows = "", []
-    for line in page.splitlines():
+    """Returns the items of the page's lists. An item begins with a link from the guarantee's id to its tests."""
+    heading, found = "", []
+    for line in re.sub(r"\n  +", " ", page).splitlines():
         if line.startswith("## "):
             heading = line[3:]
-        row = re.fullmatch(r"\| (.+?) \| .+ \| \[([a-z0-9-]+)\]\(guarantee-tests\.md#([a-z0-9-]+)\) \|", line)
-        if row:
-            if row[2] != row[3]:
-                raise ValueError(f"the row of {row[2]} links to {row[3]}")
-            rows.append(Guarantee(heading, row[2], row[1]))
-        elif line.startswith("| ") and heading and not line.startswith("| guarantee |"):
-            raise ValueError(f"this row has no id: {line}")
-    return rows
+        item = re.fullmatch(r"- \[([a-z0-9-]+)\]\(guarantee-tests\.md#([a-z0-9-]+)\): (.+)", line)
+        if item:
+            if item[1] != item[2]:
+                raise ValueError(f"the item of {item[1]} links to {item[2]}")
+            found.append(Guarantee(heading, item[1], item[3]))
+        elif line.startswith("- "):
+            raise ValueError(f"this item has no id: {line}")
+    return found
 
 
 def marks_in_cpp(path: str, text: str) -> Iterator[Mark]:

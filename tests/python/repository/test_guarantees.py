@@ -19,7 +19,7 @@ guarantees = importlib.util.module_from_spec(SPEC)
 sys.modules["guarantees"] = guarantees
 SPEC.loader.exec_module(guarantees)
 
-PAGE = "## Puts\n\n| A put is atomic. | one store | [atomic](guarantee-tests.md#atomic) |\n"
+PAGE = "## Puts\n\n- [atomic](guarantee-tests.md#atomic): A put\n  is atomic.\n"
 CPP = '// guarantee: atomic\n// A comment.\nTEST_CASE("a put is atomic") {\n'
 PYTHON = """
 @pytest.mark.parametrize("size", [1, 2])
@@ -46,13 +46,13 @@ def test_marks_of_both_languages_are_found() -> None:
 
 
 def test_untested_and_unknown_guarantees_are_errors() -> None:
-    rows = guarantees.guarantees_in(PAGE)
-    assert rows == [("Puts", "atomic", "A put is atomic.")]
-    assert guarantees.errors_of(rows, [guarantees.Mark("atomic", "a.py", "test_a")]) == []
-    assert guarantees.errors_of(rows, []) == ["atomic has no test: mark one, or remove the guarantee"]
+    found = guarantees.guarantees_in(PAGE)
+    assert found == [("Puts", "atomic", "A put is atomic.")]
+    assert guarantees.errors_of(found, [guarantees.Mark("atomic", "a.py", "test_a")]) == []
+    assert guarantees.errors_of(found, []) == ["atomic has no test: mark one, or remove the guarantee"]
     unknown = [guarantees.Mark("atomic", "a.py", "test_a"), guarantees.Mark("atomc", "a.py", "test_b")]
-    assert guarantees.errors_of(rows, unknown) == ['a.py: "test_b" has the unknown guarantee atomc']
-    assert guarantees.errors_of(rows * 2, unknown[:1]) == ["docs/guarantees.md has atomic twice"]
+    assert guarantees.errors_of(found, unknown) == ['a.py: "test_b" has the unknown guarantee atomc']
+    assert guarantees.errors_of(found * 2, unknown[:1]) == ["docs/guarantees.md has atomic twice"]
 
 
 @pytest.mark.parametrize("text", [CPP.replace("// A comment.", ""), "// guarantee: atomic\n"])
@@ -67,10 +67,10 @@ def test_a_python_mark_on_no_test_is_an_error(text: str) -> None:
         list(guarantees.marks_in_python("a.py", text))
 
 
-@pytest.mark.parametrize("row", ["| A put is atomic. | one store | |", PAGE.replace("#atomic", "#ordered")])
-def test_a_row_without_its_own_id_is_an_error(row: str) -> None:
-    with pytest.raises(ValueError, match="row"):
-        guarantees.guarantees_in("## Puts\n" + row)
+@pytest.mark.parametrize("item", ["- A put is atomic.", PAGE.replace("#atomic", "#ordered")])
+def test_an_item_without_its_own_id_is_an_error(item: str) -> None:
+    with pytest.raises(ValueError, match="item"):
+        guarantees.guarantees_in("## Puts\n" + item)
 
 
 def test_functions_named_in_recovery_md_exist() -> None:
