@@ -2,6 +2,26 @@
 
 The compiler guards a function-local static with a dynamic initializer by such a lock. Its guard variable is in the
 symbol table, under a mangled name that begins with _ZGVZ.
+
+The child lacks the parent's other threads, which may have held any lock and been making any static object. So every
+lock and static object is of a kind that the child finds usable:
+
+- `ForkSafeMutex`: the fork takes all of them, the lock of their list first, and the child's handler releases them.
+- `never_destroyed<T>()`: made when the library is loaded, without a lock, so complete or not yet made.
+- `computed_once<f>()`: one atomic word, computed already or again.
+- `OfThread<T>`, `ScratchPool`, `tree_allocator.cpp`, `UseEntry`: variables of the forking thread. The handler frees the
+  places of other threads' calls.
+- Single atomic words, such as those of `Event` and `Spinner`: correct, or only a hint.
+- Flags of a working thread (`taking_` of `WakeHub`, `busy_` of `RowCount`), possibly set forever: the child makes its
+  own hub, and counts rows by checking all chunks.
+- The mutex of a replay stream: the child makes its own streams (`stream_of`).
+- `RobustLock`: the parent's lock, since the thread that holds it goes on there.
+- `Mutex` of the bindings: `os.fork` first stops all other threads, at points where they hold none.
+- `threading.Lock` of the package, and the `RLock` of `cuda._pinned`: the child has a new lock. The fork takes other
+  `RLock`s.
+- Python's lock of a module that is being imported: the child has a new lock, and treats the import as failed
+  (`_process/fork_imports.py`). The package imports NumPy and the modules of standard types itself, so these are
+  complete.
 """
 
 import os
