@@ -73,8 +73,8 @@ def make(kind: str, nbytes: int) -> Any:
 
 def raw_video(nbytes: int) -> bytes:
     """Returns a video file of about `nbytes` bytes with uncompressed frames."""
-    frame = b"FRAME\n" + b"\1" * (1920 * 1080 * 3 // 2)
-    return b"YUV4MPEG2 W1920 H1080 F30:1 C420jpeg\n" + frame * (nbytes // len(frame))
+    frame = b"FRAME\n" + b"\1" * (640 * 360 * 3 // 2)
+    return b"YUV4MPEG2 W640 H360 F30:1 C420jpeg\n" + frame * (nbytes // len(frame))
 
 
 def size_of(kind: str, item: Any) -> int:
