@@ -38,7 +38,9 @@ def arguments() -> argparse.Namespace:
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "workloads", nargs="*", default=["*"], help="names or patterns such as 'bytes-*' (default: all)"
+        "workloads",
+        nargs="*",
+        help="names or patterns such as 'bytes-*' (default: all, or with --pages those shown there)",
     )
     parser.add_argument("--competitors", nargs="+", default=["*"], help="names or patterns (default: all)")
     parser.add_argument("--runs", type=int, default=3)
@@ -134,7 +136,7 @@ class Bench:
 
 def main() -> int:
     options = arguments()
-    names = chosen(options.workloads, list(WORKLOADS))
+    names = chosen(options.workloads or (pages.WORKLOADS if options.pages else ["*"]), list(WORKLOADS))
     if options.list:
         for name in names:
             print(f"{name:14} {WORKLOADS[name].about}")

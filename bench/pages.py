@@ -18,6 +18,8 @@ END = "<!-- end -->\n"
 MESSAGES = ["bytes-10B", "bytes-1KB", "bytes-100KB", "array-1MB", "array-32MB", "C", "D", "E", "F", "G"]
 LARGE = ["array-1MB", "array-32MB", "array-1GB", "array-4GB", "array-10GB"]
 LATENCIES = ["latency", "ping-pong", "busy"]
+PLOTTED = ["bytes-1MB", "bytes-10MB", "bytes-100MB", "array-100KB"]
+WORKLOADS = list(dict.fromkeys([*MESSAGES, *PLOTTED, *LATENCIES, *LARGE]))  # those that the pages show
 README_MESSAGES = ["E", "C", "array-1MB"]
 README_COMPETITORS = [
     "shmtree",
