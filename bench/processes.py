@@ -81,7 +81,7 @@ def end_tree(root: int) -> None:
     for pid in living:
         if pid not in cleaners:
             _kill(pid)
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 20  # the end of a process with gigabytes takes seconds
     while living:
         late = time.monotonic() > deadline
         living = [pid for pid in living if not _is_over(pid)]
