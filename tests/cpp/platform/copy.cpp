@@ -22,8 +22,9 @@ std::vector<std::uint8_t> numbered(std::size_t bytes) {
 
 TEST_CASE("A copy writes the source bytes and no others") {
   constexpr std::size_t kMargin = 256;
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, kStreamedBytes - 1, kStreamedBytes,
-                                  kStreamedBytes + 1, kStreamedBytes + 63, kStreamedBytes + 65}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{4097}, kStreamedBytes - 1, kStreamedBytes, kStreamedBytes + 1,
+        kStreamedBytes + 63, kStreamedBytes + 65, kStreamedBytes + 9 * 4096 + 100}) {
     for (const std::size_t from : {std::size_t{0}, std::size_t{1}, std::size_t{16}}) {
       for (const std::size_t to : {std::size_t{0}, std::size_t{7}, std::size_t{64}}) {
         CAPTURE(bytes, from, to);
