@@ -160,6 +160,7 @@ def main() -> int:
     about["load_after"] = machine.load()
     written = report.write(options.out, about, bench.rows)
     if options.pages:
+        pages.run_programs(options.out)
         pages.update(about, bench.rows, written)
         pages.update_programs(options.out)
     return 0

@@ -23,6 +23,7 @@ import torch
 
 import shmtree.torch
 from bench import machine, markdown, processes
+from bench.report import short
 from shmtree import multiprocessing
 
 BATCH = 64
@@ -150,7 +151,7 @@ def main() -> None:
 def table(rows: list[dict[str, Any]]) -> str:
     head = ["loader", "workers", *FIGURES.values()]
     return markdown.table(
-        head, [[row["loader"], str(row["workers"]), *(f"{row[key]:.3g}" for key in FIGURES)] for row in rows]
+        head, [[row["loader"], str(row["workers"]), *(short(row[key]) for key in FIGURES)] for row in rows]
     )
 
 

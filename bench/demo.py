@@ -42,8 +42,12 @@ def medians(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     ]
 
 
+def shown(key: str, row: dict[str, Any]) -> str:
+    return f"{row[key]:,.0f}" if key == "samples_per_s" else f"{row[key]:.2f}"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [[row["transport"], f"{row['samples_per_s']:.0f}", f"{row['cpu_ms']:.2f}"] for row in rows]
+    lines = [[row["transport"], *(shown(key, row) for key in METRICS)] for row in rows]
     return markdown.table(["two actors, one learner", *METRICS.values()], lines)
 
 
@@ -56,7 +60,7 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
     figure, axes = pyplot.subplots(1, len(METRICS), figsize=(9, 1.6), layout="constrained", sharey=True)
     for axis, (key, unit), better in zip(axes, METRICS.items(), ("more", "less")):
         bars = axis.barh([row["transport"] for row in rows], [row[key] for row in rows], color=["tab:blue", "0.7"])
-        axis.bar_label(bars, fmt="%.3g", padding=3)
+        axis.bar_label(bars, [shown(key, row) for row in rows], padding=3)
         axis.set(title=f"{unit} ({better} is better)", xticks=[])
         axis.margins(x=0.15)
         axis.spines[["top", "right", "bottom"]].set_visible(False)

@@ -20,7 +20,7 @@ LARGE = ["array-1MB", "array-32MB", "array-1GB", "array-4GB", "array-10GB"]
 LATENCIES = ["latency", "ping-pong", "busy"]
 PLOTTED = ["bytes-1MB", "bytes-10MB", "bytes-100MB", "array-100KB"]
 WORKLOADS = list(dict.fromkeys([*MESSAGES, *PLOTTED, *LATENCIES, *LARGE]))  # those that the pages show
-README_MESSAGES = ["E", "C", "array-1MB"]
+README_MESSAGES = {"E": "dict of five numbers", "C": "RL transition", "array-1MB": "array of 1 MB"}
 README_COMPETITORS = [
     "shmtree",
     "multiprocessing.Queue",
@@ -52,6 +52,12 @@ def replace_part(page: Path, part: str, text: str) -> None:
     page.write_text(f"{before}{mark(part)}{text}{END}{rest.partition(END)[2]}")
 
 
+def run_programs(results: Path) -> None:
+    """Runs the programs of the demo and of loaders. Call it before pages change: figures name the commit."""
+    for program in PROGRAMS:
+        subprocess.run([sys.executable, "-m", f"bench.{program}", "--out", results], check=True)
+
+
 def update(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
     """Replaces the figures of `./dev bench` in both pages, and the plots of the page of benchmarks."""
     page = ROOT / PAGE
@@ -65,14 +71,15 @@ def update(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
     times = table("", LATENCIES, "one_way_us", two("one_way_us"), rows).partition("\n\n")[2]
     replace_part(page, "latency", f"{times}{_plot('latency.svg', plots)}")
     few = [row for row in rows if row["competitor"] in README_COMPETITORS]
-    head = f"Measured on {about['time'][:10]} with commit {about['commit']}, on {about['cpus']} x {about['cpu']}"
-    replace_part(ROOT / "README.md", "queues", f"{_table(README_MESSAGES, 'items_per_s', few)}\n{head}.\n")
+    rates = _table(list(README_MESSAGES), "items_per_s", few).partition("\n")[2]
+    head = f"| messages per second | {' | '.join(README_MESSAGES.values())} |\n"
+    where = f"Measured on {about['time'][:10]} with commit {about['commit']}, on {about['cpus']} x {about['cpu']}.\n"
+    replace_part(ROOT / "README.md", "queues", f"{head}{rates}\n{where}")
 
 
 def update_programs(results: Path) -> None:
-    """Runs the programs of the demo and of loaders, and replaces their figures."""
+    """Replaces the figures of the demo and of loaders."""
     for program, page in PROGRAMS.items():
-        subprocess.run([sys.executable, "-m", f"bench.{program}", "--out", results], check=True)
         plot = _plot(f"{program}.svg", [results / f"{program}.svg"], ROOT / page)
         replace_part(ROOT / page, program, (results / f"{program}.md").read_text() + plot)
 

@@ -262,7 +262,11 @@ def draw(path: Path, rows: list[Row]) -> None:
                 found = [row for row in rows if (row["kind"], row["transport"]) == (kind, transport) and key in row]
                 axis.plot([row["mib"] for row in found], [row[key] for row in found], marker="o", label=transport)
             axis.set(xscale="log", yscale="log", title=kind, xlabel="MiB per item", ylabel=unit)
-            axis.grid(alpha=0.3)
+            sizes = sorted({row["mib"] for row in rows})
+            axis.set_xticks(sizes, sizes)
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter("")
+            axis.grid(alpha=0.3, which="both", axis="y")
     axes[0][0].legend(fontsize=8)
     figure.savefig(path)
     pyplot.close(figure)
