@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
 from .. import _core
 from .._core import Frame, pack, unpack
 from ..errors import CorruptMessage
-from . import pickle_reasons, reducers, standard_library
+from . import pickle_reasons, reducers, standard_library, whole_files
 
 __all__ = ["Frame", "describe", "dump", "load", "pack", "register", "unpack"]
 
@@ -45,20 +43,8 @@ def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -
         episode = shmtree.load("episode.shm")  # maps the file
     """
     frame = pack(obj, allow_pickle)
-    path = os.fspath(path)
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or ".")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # the original error names the temporary file
-    try:
-        with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o666 & ~_umask())
-            file.write(frame)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    with whole_files.replacing(path) as file:
+        file.write(frame)
 
 
 def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
@@ -132,15 +118,6 @@ def _is_frame(value: object) -> bool:
     except TypeError:
         return False
     return view.contiguous and view.nbytes >= len(_MAGIC) and bytes(view.cast("B")[: len(_MAGIC)]) == _MAGIC
-
-
-def _umask() -> int:
-    """Returns the process's umask, from /proc if possible: the system call can only read it by setting it."""
-    with contextlib.suppress(OSError), open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o077
 
 
 standard_library.add()
