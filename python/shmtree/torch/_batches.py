@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import get_worker_info
 
 # The traversal of torch's own collate function, with another way to stack; exists since 1.13.
 from torch.utils.data._utils.collate import collate as _collate
@@ -29,6 +30,8 @@ def collate(samples: list[Any]) -> Any:
     The batch belongs to the process to which the worker sends it. A worker that keeps a reference sees the batch
     change.
 
+    Read-only arrays, such as those of a `shmtree.SharedList`, are stacked without a warning.
+
     Args:
         samples: The samples of the batch.
 
@@ -36,7 +39,7 @@ def collate(samples: list[Any]) -> Any:
         The same batch as torch's function. Errors are the same, too.
     """
     if get_worker_info() is None:
-        return default_collate(samples)
+        return _collate(samples, collate_fn_map={**default_collate_fn_map, np.ndarray: _stack_arrays})
     return _collate(samples, collate_fn_map=_IN_ARENA)
 
 
@@ -55,4 +58,26 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
     return torch.stack(tensors, 0, out=out)
 
 
-_IN_ARENA: dict[Any, Callable[..., Any]] = {**default_collate_fn_map, torch.Tensor: _stack}
+def _stack_arrays(batch: list[Any], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None) -> Any:
+    return default_collate_fn_map[np.ndarray]([_for_reading(each) for each in batch], collate_fn_map=collate_fn_map)
+
+
+class _Writable:
+    """Another view of a read-only array, which torch takes without a warning."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array  # keeps the memory
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+
+
+def _for_reading(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    is_plain = array.dtype.isbuiltin == 1 and not array.dtype.hasobject
+    return np.asarray(_Writable(array)) if is_plain and not array.flags.writeable else array
+
+
+_IN_ARENA: dict[Any, Callable[..., Any]] = {
+    **default_collate_fn_map,
+    torch.Tensor: _stack,
+    np.ndarray: _stack_arrays,
+}
