@@ -32,7 +32,7 @@ PYTHON = {
     "_codec": "the Python part of encoding and decoding: dtypes, masked arrays, pickles, checks of received values",
     "_process": "state of the process: default arena, names, handles, inherited objects, exit",
     "cuda": "memory of CUDA devices: driver, sent and received memory, pinned arenas",
-    "_ipc": "pairs, queues, pipes, services, Latest, Broadcast, arenas, shared arrays, and waits",
+    "_ipc": "pairs, queues, pipes, services, Latest, Broadcast, arenas, shared arrays and lists, and waits",
     "_torch": "functions of torch that other modules need, without importing it: tensors, sparse tensors, devices",
     "replay": "replay buffers, and the interfaces of cpprb, Stable-Baselines3 and TorchRL",
     "torch": "collate, shared tensors and modules, weights",

@@ -40,6 +40,7 @@ from ._ipc.pairs import (
 from ._ipc.queue import JoinableQueue, Queue, SimpleQueue
 from ._ipc.service import Request, Service
 from ._ipc.shared_array import SharedArray
+from ._ipc.shared_list import SharedList
 from ._ipc.stats import ArenaStats, BroadcastStats, ChannelStats, LatestStats
 from ._ipc.subprocess_iterator import SubprocessIterator, iterate_in_subprocess
 from ._ipc.waiting import wait
@@ -101,6 +102,7 @@ __all__ = [
     "Sender",
     "Service",
     "SharedArray",
+    "SharedList",
     "ShutDown",
     "SimpleQueue",
     "SubprocessIterator",

@@ -1,8 +1,8 @@
-"""Ends, shared arrays and arenas inside messages, passed as handles without pickle, also where pickle is refused.
+"""Ends, shared arrays, lists and arenas inside messages, passed as handles without pickle, also where it is refused.
 
 The receiver of such a message is attached to the end, or finds it closed. An end that no process has any more, or that
-arrives after its stream is over, arrives closed and raises ChannelClosed when it is used; a shared array raises
-FileNotFoundError. The message and those after it are received all the same. Subclasses are pickled.
+arrives after its stream is over, arrives closed and raises ChannelClosed when it is used. A shared array or list then
+raises FileNotFoundError. The message and those after it are received all the same. Subclasses are pickled.
 
 A message may contain anything. This module checks the types of its parts; the code that opens a handle checks the
 handle. Invalid data raises CorruptMessage. An end that came through a channel which refuses pickles refuses them too.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -25,9 +26,11 @@ from .arena import Arena
 from .broadcast import Broadcast, Subscriber
 from .channel import Receiver, Sender
 from .latest import Latest
+from .list_handles import open_reference, reference_of
 from .pipe import Connection
 from .queue import BaseQueue, JoinableQueue, Queue, SimpleQueue
 from .shared_array import SharedArray
+from .shared_list import SharedList
 
 _E = TypeVar("_E", Sender, Receiver)
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
@@ -169,6 +172,31 @@ def _open_array(flat: object, _: bool) -> SharedArray:
     )
 
 
+def _flatten_list(items: SharedList[Any]) -> object:
+    return reference_of(items._open()), items._places, items._allow_pickle
+
+
+def _open_list(flat: object, allowed: bool) -> SharedList[Any]:
+    reference, places, allow = parts(flat, bytes, range, bool)
+    try:
+        with _checked():
+            memory = open_reference(reference, None)
+            if not allowed and not memory.is_sealed:
+                raise CorruptMessage(
+                    "the message has a shared list in a file, which its sender could shorten, and the channel refuses "
+                    "pickles: only a list in memory may pass through it"
+                )
+    except FileNotFoundError:
+        return SharedList._of(None, _checked_places(places, sys.maxsize), False)
+    return SharedList._of(memory, _checked_places(places, memory.header.length), allow and allowed)
+
+
+def _checked_places(places: range, length: int) -> range:
+    if places and not (0 <= places[0] < length and 0 <= places[-1] < length):
+        raise CorruptMessage(f"the message has the items {places} of a shared list of {length} items")
+    return places
+
+
 def _register_published(cls: type[_P], gone: Callable[[], _P]) -> None:
     def unflatten(flat: object, allowed: bool) -> _P:
         handle, allow = parts(flat, bytes, bool)
@@ -222,9 +250,11 @@ _register_queue(JoinableQueue)
 _register_queue(SimpleQueue)
 _core._register_end(Connection, "shmtree:Connection", _flatten_connection, _open_connection)
 _core._register_end(SharedArray, "shmtree:SharedArray", _flatten_array, _open_array)
+_core._register_end(SharedList, "shmtree:SharedList", _flatten_list, _open_list)
 _register_published(Latest, _empty_latest)
 _register_published(Broadcast, _empty_broadcast)
 _core._register_end(Subscriber, "shmtree:Subscriber", _flatten_subscriber, _open_subscriber)
 _core._register_end(Arena, "shmtree:Arena", _flatten_arena, _open_arena)
 
-portable.handles += [Sender, Receiver, BaseQueue, Connection, SharedArray, Latest, Broadcast, Subscriber, Arena]
+portable.handles += [Sender, Receiver, BaseQueue, Connection, SharedArray, SharedList, Latest, Broadcast, Subscriber]
+portable.handles += [Arena]

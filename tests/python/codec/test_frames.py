@@ -10,6 +10,7 @@ import pickle
 import queue
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,16 @@ def test_values_of_every_kind_survive_frames(arena: shmtree.Arena, number: int) 
     value = (SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)[number]
     assert_same(shmtree.unpack(frame_of(arena, value)), value)
     assert_same(forwarded(arena, value), value)
+
+
+@pytest.mark.parametrize("number", range(len(SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)))
+def test_values_of_every_kind_are_items_of_a_shared_list(tmp_path: Path, number: int) -> None:
+    value = (SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)[number]
+    shared = shmtree.SharedList(["before", value, "after"])
+    shared.dump(tmp_path / "list.smt")
+    for items in (shared, shmtree.SharedList.load(tmp_path / "list.smt", allow_pickle=True)):
+        assert_same(items[1], value)
+        assert items[0] == "before" and items[2] == "after"
 
 
 @relaxed

@@ -53,6 +53,14 @@ def test_a_pipeline_of_spdl_feeds_a_model_that_learns():
     assert int(epochs[-1].split()[-2].rstrip("%")) >= 90
 
 
+def test_workers_share_one_data_set():
+    pytest.importorskip("torch")
+    size, counts, grown = output_of(EXAMPLES / "shared_dataset.py").splitlines()
+    assert re.fullmatch(r"40000 samples in \d+ MiB of shared memory", size)
+    assert counts == "40000 images, 80000 boxes"
+    assert grown == "a worker grew by less than 10 MiB: True"
+
+
 def test_a_network_learns_from_a_data_loader():
     pytest.importorskip("torch")
     epochs = output_of(EXAMPLES / "dataloader_training.py").splitlines()
