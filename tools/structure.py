@@ -62,6 +62,7 @@ SRC = {
     "latest": "versions of a value",
     "observe": "all of that, from outside",
     "recording": "files of messages",
+    "shared_list": "lists of values that never change",
     "endpoint": "what an end is in every language",
     "value": "C++ values as frames, and back",
     "api": "the public C++ API",

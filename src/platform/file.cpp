@@ -217,8 +217,9 @@ Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes)
 }
 
 Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes) {
-  const void* address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  void* const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) return os_error("mmap of " + std::to_string(bytes) + " bytes", errno);
+  madvise(address, bytes, MADV_DONTDUMP);
   return static_cast<const std::byte*>(address);
 }
 

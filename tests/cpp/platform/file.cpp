@@ -32,6 +32,19 @@ UniqueFd new_file(std::uint64_t bytes = 64 * kMiB) {
   return create_memory_file("test", bytes).value();
 }
 
+// Returns the line VmFlags of the mapping that begins at this address.
+std::string flags_of_mapping(const std::byte* begin) {
+  std::ostringstream start;
+  start << std::hex << reinterpret_cast<std::uintptr_t>(begin) << '-';
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  for (bool is_ours = false; std::getline(maps, line);) {
+    is_ours = is_ours || line.starts_with(start.str());
+    if (is_ours && line.starts_with("VmFlags:")) return line;
+  }
+  return "";
+}
+
 }  // namespace
 
 // guarantee: sealed-memory
@@ -118,21 +131,12 @@ TEST_CASE("Mappings are left out of core dumps") {
     return;
   }
   const UniqueFd fd = new_file();
-  std::byte* at = map_shared(fd.get(), 0, 8 * kMiB).value();
-  std::ostringstream start;
-  start << std::hex << reinterpret_cast<std::uintptr_t>(at) << '-';
-  std::ifstream maps("/proc/self/smaps");
-  std::string line, flags;
-  for (bool ours = false; std::getline(maps, line);) {
-    if (line.find(start.str()) == 0) ours = true;
-    if (ours && line.find("VmFlags:") == 0) {
-      flags = line;
-      break;
-    }
-  }
-  INFO(flags);
-  CHECK(flags.find(" dd") != std::string::npos);
-  unmap(at, 8 * kMiB);
+  const std::byte* const written = map_shared(fd.get(), 0, 8 * kMiB).value();
+  CHECK(flags_of_mapping(written).find(" dd") != std::string::npos);
+  unmap(written, 8 * kMiB);
+  const std::byte* const read = map_for_reading(fd.get(), 8 * kMiB).value();
+  CHECK(flags_of_mapping(read).find(" dd") != std::string::npos);
+  unmap(read, 8 * kMiB);
 }
 
 TEST_CASE("A byte lock of a killed process is free before it is reaped") {

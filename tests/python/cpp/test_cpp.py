@@ -167,6 +167,22 @@ def test_cpp_reads_a_python_recording_with_arrays_as_views(tmp_path: pathlib.Pat
 
 
 @needs_programs
+def test_cpp_reads_a_python_list_with_arrays_as_views(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "list.smt"
+    items = shmtree.SharedList({"id": number, "x": np.full(1000, float(number))} for number in range(5))
+    items[1:].dump(path)
+
+    def read() -> list[str]:
+        program = [pathlib.Path(PROGRAMS or "") / "shared_list_reader", path]
+        done = subprocess.run(program, capture_output=True, timeout=60, check=False)
+        return (done.stdout if done.returncode == 0 else done.stderr).decode().splitlines()
+
+    assert read() == ["4 items", *(f"{number} {1000 * number} a view" for number in range(1, 5))]
+    path.write_bytes(path.read_bytes()[:-8])
+    assert "is truncated" in read()[0]
+
+
+@needs_programs
 @pytest.mark.parametrize(("options", "links"), [([], True), (["-D_GLIBCXX_DEBUG"], False)])
 def test_program_with_debug_containers_does_not_link(options: list[str], links: bool, tmp_path: pathlib.Path) -> None:
     compiler = shutil.which("c++")

@@ -25,11 +25,12 @@ ALLOWED = {
     "latest": {"base", "platform", "memory", "broadcast", "latest"},  # versions of bytes
     "observe": {"base", "platform", "memory", "channel", "discovery", "replay", "latest", "broadcast", "observe"},
     "recording": {"base", "platform", "recording"},  # files of messages, as bytes
+    "shared_list": {"base", "platform", "shared_list"},  # lists of frames, as bytes
     # The ends of channels in every language. They contain no values of a language.
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "latest", "broadcast", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
-ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "public", "value", "api"}
+ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "shared_list", "public", "value", "api"}
 # The wings of the extension. Each may include those before it: Python's API, state behind Python objects, conversion of
 # Python objects, replay buffers, the ends. They may include all of the core except the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]

@@ -1,0 +1,48 @@
+// Implements SharedList of the public API.
+#include "shmtree/shared_list.h"
+
+#include "shared_list/reader.h"
+#include "shmtree/frame.h"
+
+namespace shmtree {
+
+using shared_list::Reader;
+
+Result<SharedList> SharedList::load(const std::string& path) {
+  return or_out_of_memory([&]() -> Result<SharedList> {
+    auto reader = Reader::open(path);
+    if (!reader) return std::move(reader).error();
+    return SharedList(std::move(*reader));
+  });
+}
+
+std::uint64_t SharedList::size() const noexcept {
+  return reader_ == nullptr ? 0 : reader_->size();
+}
+std::uint64_t SharedList::bytes() const noexcept {
+  return reader_ == nullptr ? 0 : reader_->bytes().size();
+}
+
+Result<std::span<const std::byte>> SharedList::frame(std::uint64_t number) const {
+  return or_out_of_memory([&]() -> Result<std::span<const std::byte>> {
+    if (number >= size()) {
+      return Error{.code = Code::kInvalid,
+                   .message = "item " + std::to_string(number) + " of a list of " + std::to_string(size()) + " items"};
+    }
+    return reader_->frame(number);
+  });
+}
+
+Result<Item> SharedList::at(std::uint64_t number) const {
+  const auto found = frame(number);
+  if (!found) return found.error();
+  auto item = unpack(*found, reader_);
+  if (item) return item;
+  return or_out_of_memory([&]() -> Result<Item> {
+    Error error = item.error();
+    error.message = "item " + std::to_string(number) + ": " + error.message;
+    return error;
+  });
+}
+
+}  // namespace shmtree

@@ -1,0 +1,49 @@
+// Maps a shared list and finds its frames.
+//
+// Whatever the file contains, the reader accesses only the mapped bytes, and other processes may write into a file on
+// disk meanwhile. If such a file is truncated, an access after the new end raises SIGBUS.
+//
+// Thread safety: a Reader is immutable.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "shmtree/base/result.h"
+
+namespace shmtree::shared_list {
+
+struct ListHeader;
+
+class Reader {
+ public:
+  // Maps a file. Fails with kNotFound, with kCorrupt if the file is not a list or is truncated, and with kIncompatible
+  // for another version.
+  static Result<std::shared_ptr<const Reader>> open(const std::string& path);
+  // Maps an open regular file. The caller may close `fd` afterwards. Errors begin with `what`, such as a quoted path.
+  static Result<std::shared_ptr<const Reader>> map(int fd, const std::string& what);
+
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  std::uint64_t size() const noexcept { return count_; }
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  const std::array<std::byte, 16>& identity() const noexcept { return identity_; }
+  // Returns the frame of an item below size(). Fails with kCorrupt if its offsets are invalid.
+  Result<std::span<const std::byte>> frame(std::uint64_t number) const;
+
+ private:
+  explicit Reader(const ListHeader& header) noexcept;
+  std::uint64_t entry(std::uint64_t number) const noexcept;
+
+  std::array<std::byte, 16> identity_{};
+  std::span<const std::byte> bytes_{};
+  std::uint64_t count_ = 0, index_offset_ = 0;
+};
+
+}  // namespace shmtree::shared_list
