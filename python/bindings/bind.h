@@ -13,6 +13,7 @@ void bind_arena(pybind11::module_& module);
 void bind_array_versions(pybind11::module_& module);
 void bind_copy(pybind11::module_& module);
 void bind_pack(pybind11::module_& module);
+void bind_mapped_list(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
 void bind_replay_files(pybind11::module_& module);
 void bind_wake_hub(pybind11::module_& module);

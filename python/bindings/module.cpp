@@ -38,6 +38,7 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_array_versions(module);
   shmtree::python::bind_copy(module);
   shmtree::python::bind_pack(module);
+  shmtree::python::bind_mapped_list(module);
   shmtree::python::bind_replay(module);
   shmtree::python::bind_replay_files(module);
   shmtree::python::bind_wake_hub(module);

@@ -1463,6 +1463,30 @@ class MappedRecording(Buffer):
     def __len__(self) -> int: ...
     def __iter__(self) -> RecordedEntries: ...
 
+class MappedList:
+    """A shared list, mapped.
+
+    Args:
+        fd: Open file. The caller may close it afterwards.
+        what: Name of the list in errors.
+
+    Raises:
+        CorruptMessage: The file is no list, or is truncated.
+        IncompatibleMessage: The file has another version.
+    """
+    def __new__(cls, fd: int, what: str) -> Self: ...
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the memory or file."""
+    @property
+    def identity(self) -> bytes:
+        """The 16 random bytes that tell this list from others."""
+    def __len__(self) -> int: ...
+    def frame(self, number: int, /) -> memoryview:
+        """Returns the bytes of an item. They keep the list mapped."""
+    def item(self, number: int, allow_pickle: bool, /) -> Any:
+        """Decodes an item. Its arrays are read-only views that keep the list mapped."""
+
 class Observer:
     """Takes snapshots repeatedly, for values that need two of them.
 

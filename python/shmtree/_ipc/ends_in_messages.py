@@ -188,7 +188,7 @@ def _open_list(flat: object, allowed: bool) -> SharedList[Any]:
                 )
     except FileNotFoundError:
         return SharedList._of(None, _checked_places(places, sys.maxsize), False)
-    return SharedList._of(memory, _checked_places(places, memory.header.length), allow and allowed)
+    return SharedList._of(memory, _checked_places(places, len(memory.mapped)), allow and allowed)
 
 
 def _checked_places(places: range, length: int) -> range:

@@ -89,7 +89,7 @@ def open_reference(reference: bytes, inheritance: Any) -> ListMemory:
         raise CorruptMessage(f"a reference to a shared list has {len(reference)} bytes, fewer than {_REFERENCE.size}")
     pid, number, device, inode, identity = _REFERENCE.unpack_from(reference)
     memory = _inherited(inheritance) if inheritance is not None else None
-    if memory is None or memory.header.identity != identity:
+    if memory is None or memory.mapped.identity != identity:
         memory = known_memory(device, inode, identity)
     if memory is None:
         memory = _opened_in_proc(pid, number, device, inode, identity)
@@ -111,7 +111,7 @@ def sweep() -> None:
 
 
 def _plain_reference(memory: ListMemory) -> bytes:
-    return _REFERENCE.pack(os.getpid(), memory.fd, memory.device, memory.inode, memory.header.identity)
+    return _REFERENCE.pack(os.getpid(), memory.fd, memory.device, memory.inode, memory.mapped.identity)
 
 
 def _inherited(inheritance: Any) -> ListMemory | None:
@@ -136,7 +136,7 @@ def _opened_in_proc(pid: int, number: int, device: int, inode: int, identity: by
             if error.errno in _OF_THIS_PROCESS:
                 raise
             continue
-        if memory.header.identity == identity:
+        if memory.mapped.identity == identity:
             return memory
     raise FileNotFoundError("the shared list was freed before it was received; keep it in the sender until then")
 

@@ -7,18 +7,15 @@ access raises SIGBUS. A file on disk has no seals. The kernel frees the memory w
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import stat
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from .. import _core
 from ..errors import CorruptMessage, OutOfSharedMemory
-from . import list_format
-from .list_format import Writer
+from .list_writer import Writer
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _RESERVE_BYTES = 4 << 20  # what a list leaves of the machine's memory, at least
@@ -30,14 +27,10 @@ _known: weakref.WeakValueDictionary[tuple[int, int, bytes], ListMemory] = weakre
 class ListMemory:
     """One list as this process has it mapped. All lists and slices of this process that refer to it share it."""
 
-    def __init__(self, fd: int, header: list_format.Header, device: int, inode: int) -> None:
-        """Takes the descriptor over, unless it raises."""
-        self.header = header
+    def __init__(self, fd: int, mapped: _core.MappedList, device: int, inode: int) -> None:
+        """Takes the descriptor over."""
+        self.mapped = mapped
         self.device, self.inode = device, inode
-        options: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        self._map = mmap.mmap(fd, header.nbytes, access=mmap.ACCESS_READ, **options)
-        self._map.madvise(mmap.MADV_DONTDUMP)  # a core dump would read all of it
-        self.reader = list_format.Reader(self._map, header)
         self.anchors: dict[int, Any] = {}  # by process, see list_handles
         self._fd = _core.CheckedFd(fd)
 
@@ -65,14 +58,13 @@ def open_memory(fd: int, what: str) -> ListMemory:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise CorruptMessage(f"{what} is not a regular file")
-        header = list_format.read_header(fd, found.st_size, what)
-        key = found.st_dev, found.st_ino, header.identity
+        mapped = _core.MappedList(fd, what)
+        key = found.st_dev, found.st_ino, mapped.identity
         known = _known.get(key)
-        made = known if known is not None and known.header == header else None
-        if made is None:
-            made = ListMemory(fd, header, found.st_dev, found.st_ino)
-            fd = -1
-            _known[key] = made
+        if known is not None and (len(known.mapped), known.mapped.nbytes) == (len(mapped), mapped.nbytes):
+            return known
+        made = _known[key] = ListMemory(fd, mapped, found.st_dev, found.st_ino)
+        fd = -1
         return made
     finally:
         if fd >= 0:
@@ -113,8 +105,8 @@ def open_file(path: str) -> ListMemory:
 def copy_whole(memory: ListMemory, fd: int) -> None:
     """Writes all bytes of the list to an empty file. Maps none of them."""
     done = 0
-    while done < memory.header.nbytes:
-        copied = os.sendfile(fd, memory.fd, done, min(memory.header.nbytes - done, 1 << 30))
+    while done < memory.mapped.nbytes:
+        copied = os.sendfile(fd, memory.fd, done, min(memory.mapped.nbytes - done, 1 << 30))
         if copied == 0:
             raise CorruptMessage(f"the file of the list was truncated to {done} bytes while it was copied")
         done += copied

@@ -11,8 +11,8 @@ from .. import _core
 from .._codec import whole_files
 from ..errors import Error
 from . import list_handles, list_memory
-from .list_format import Writer
 from .list_memory import ListMemory
+from .list_writer import Writer
 
 T = TypeVar("T", covariant=True)
 
@@ -71,7 +71,7 @@ class SharedList(Sequence[T]):
         else:
             _write_file(path, fill)
             memory = list_memory.open_file(os.fspath(path))
-        self._become(memory, range(memory.header.length), allow_pickle)
+        self._become(memory, range(len(memory.mapped)), allow_pickle)
 
     def _become(self, memory: ListMemory | None, places: range, allow_pickle: bool) -> None:
         self._memory, self._places, self._allow_pickle = memory, places, bool(allow_pickle)
@@ -100,7 +100,7 @@ class SharedList(Sequence[T]):
             OSError: The file cannot be read.
         """
         memory = list_memory.open_file(os.fspath(path))
-        return cls._of(memory, range(memory.header.length), allow_pickle)
+        return cls._of(memory, range(len(memory.mapped)), allow_pickle)
 
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Writes the items to a file, for `load`.
@@ -114,7 +114,7 @@ class SharedList(Sequence[T]):
             OSError: The file cannot be written.
         """
         memory = self._open()
-        if self._places == range(memory.header.length):
+        if self._places == range(len(memory.mapped)):
             with whole_files.replacing(path) as file:
                 list_memory.copy_whole(memory, file.fileno())
             return
@@ -133,13 +133,12 @@ class SharedList(Sequence[T]):
         return self._memory
 
     def _frames(self) -> Iterator[memoryview]:
-        reader = self._open().reader
-        return (reader.frame(place) for place in self._places)
+        return map(self._open().mapped.frame, self._places)
 
     @property
     def nbytes(self) -> int:
         """Number of bytes of shared memory, or of the file. A slice has those of the whole list."""
-        return self._open().header.nbytes
+        return self._open().mapped.nbytes
 
     def __len__(self) -> int:
         return len(self._places)
@@ -156,7 +155,7 @@ class SharedList(Sequence[T]):
         except IndexError:
             text = f"index {operator.index(index)} is out of range; the list has {len(self)} items"
             raise IndexError(text) from None
-        item: T = self._open().reader.item(place, self._allow_pickle)
+        item: T = self._open().mapped.item(place, self._allow_pickle)
         return item
 
     def __getitems__(self, indices: Iterable[SupportsIndex]) -> list[T]:
@@ -164,7 +163,7 @@ class SharedList(Sequence[T]):
         return [self[index] for index in indices]
 
     def __iter__(self) -> Iterator[T]:
-        item, allow_pickle = self._open().reader.item, self._allow_pickle
+        item, allow_pickle = self._open().mapped.item, self._allow_pickle
         return (item(place, allow_pickle) for place in self._places)
 
     def __copy__(self) -> SharedList[T]:

@@ -16,7 +16,7 @@ import pytest
 
 import shmtree
 from shmtree import SharedList
-from shmtree._ipc import list_format, list_memory
+from shmtree._ipc import list_memory, list_writer
 
 
 @dataclasses.dataclass
@@ -282,7 +282,7 @@ def test_index_takes_eight_bytes_per_item() -> None:
 
 
 def test_list_of_more_than_one_segment_of_the_index() -> None:
-    count = 2 * list_format._SEGMENT_ITEMS + 1
+    count = 2 * list_writer._SEGMENT_ITEMS + 1
     shared = SharedList(range(count))
     assert [shared[each] for each in (0, 65535, 65536, 131071, -1)] == [0, 65535, 65536, 131071, count - 1]
 

@@ -175,7 +175,7 @@ def test_file_of_another_format_is_refused(path: Path, text: bytes, message: str
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, "has version 2 of shared lists; this library reads 1"),
+        ({"version": 2}, "has version 2; this library reads version 1"),
         ({"header_bytes": 64}, "has an invalid header"),
         ({"count": 11}, "has an invalid header"),
         ({"count": 2**64 - 1}, "has an invalid header"),

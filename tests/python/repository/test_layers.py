@@ -35,7 +35,7 @@ ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "share
 # Python objects, replay buffers, the ends. They may include all of the core except the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
-CORE |= {"shared_array", "replay", "latest", "broadcast", "observe", "recording"}
+CORE |= {"shared_array", "replay", "latest", "broadcast", "observe", "recording", "shared_list"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h, which all wings share
