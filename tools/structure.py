@@ -38,6 +38,7 @@ PYTHON = {
     "torch": "collate, shared tensors and modules, weights",
     "recording": "recordings as MCAP files: read, written, played back",
     "multiprocessing": "the standard module with shmtree's queues and pipes",
+    "_run": "unmodified programs with shmtree's queues and pipes: replaced classes, counters, start, results",
     "spdl": "arenas for SPDL's pipelines",
     "compat": "the interfaces of py-sharedmemory",
     "ray": "pairs, queues, values and replay buffers between the nodes of a cluster",

@@ -1,0 +1,110 @@
+"""What a process of `shmtree run` counts: a file of rows, one for each place that creates queues or pipes.
+
+Each process maps a file of its own, and adds to it in place. So the figures of a killed process stay in its file, and
+no process waits for another. A forked process gets a new file with the same rows, so that objects keep their row.
+
+A row has `CELLS` 64-bit numbers and then its key in UTF-8. Threads add without a lock: on a Python without a GIL, a
+few additions may be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Indexes into the cells of a row.
+PUTS, PUT_NS, PUT_SAMPLES, PUT_CPU_NS, PUT_BYTES = 0, 1, 2, 3, 4
+GETS, GET_NS, GET_SAMPLES, GET_CPU_NS, POLL_NS = 5, 6, 7, 8, 9
+OBJECTS, SHARED_TENSORS = 10, 11
+#: Only of standard queues and pipes: CPU time of pickling, and the bytes and CPU time of operating system pipes.
+PICKLE_NS, UNPICKLE_NS, SENT_BYTES = 12, 13, 14
+SENDS, SEND_SAMPLES, SEND_CPU_NS = 15, 16, 17
+RECEIPTS, RECEIPT_SAMPLES, RECEIPT_CPU_NS = 18, 19, 20
+#: Trials of shmtree's encoding with some of the messages; REFUSALS are of messages that need pickle.
+TRIALS, TRIAL_NS, REFUSALS = 21, 22, 23
+PICKLE_SAMPLES, UNPICKLE_SAMPLES = 25, 26
+HAS_FEEDER = 24  #: the standard queue pickles and sends in a thread of its own
+
+CELLS = 28
+_ROWS = 256
+_ROW_CELLS = 64
+_KEY_BYTES = (_ROW_CELLS - CELLS) * 8
+_SIZE = _ROWS * _ROW_CELLS * 8
+_REST = "other\t\t"  # key of the places for which there is no row left
+_SUFFIX = ".counters"
+
+_directory: str | None = getattr(sys, "_shmtree_run", {}).get("directory")
+#: The first row is of objects that are no part of the program's data, and of those without a key.
+HIDDEN = "\t\t"
+_offsets: dict[str, int] = {HIDDEN: 0}
+_lock = threading.Lock()
+_mapped: mmap.mmap = mmap.mmap(-1, _SIZE)
+#: Cells of all rows of this process. A fork rebinds it: look it up for each use.
+cells: memoryview = memoryview(_mapped).cast("q")
+
+
+def _map_new_file() -> None:
+    """Maps a new file with the rows that this process knows. Without space for a file, counts in vain."""
+    global _mapped, cells
+    _mapped = mmap.mmap(-1, _SIZE)
+    with contextlib.suppress(OSError):
+        path = os.path.join(_directory or "", f"{os.getpid()}-{time.time_ns()}{_SUFFIX}")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _SIZE)  # a full file system must not become a SIGBUS
+            _mapped = mmap.mmap(descriptor, _SIZE)
+        finally:
+            os.close(descriptor)
+    cells = memoryview(_mapped).cast("q")
+    for key, offset in _offsets.items():
+        _write_key(key, offset)
+
+
+def _write_key(key: str, offset: int) -> None:
+    begin = (offset + CELLS) * 8
+    _mapped[begin : begin + _KEY_BYTES] = key.encode()[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0")
+
+
+def row_of(key: str) -> int:
+    """Returns the index of the first cell of the row of `key`."""
+    offset = _offsets.get(key)
+    if offset is not None:
+        return offset
+    with _lock:
+        if key not in _offsets:
+            if len(_offsets) >= _ROWS - 1 and key != _REST:
+                key = _REST
+            if key not in _offsets:
+                _offsets[key] = len(_offsets) * _ROW_CELLS
+                _write_key(key, _offsets[key])
+        return _offsets[key]
+
+
+def read_all(directory: Path) -> Iterator[tuple[int, dict[str, list[int]]]]:
+    """Yields the pid and the rows, by key, of each process."""
+    for path in sorted(directory.glob(f"*{_SUFFIX}")):
+        data = path.read_bytes()
+        rows: dict[str, list[int]] = {}
+        numbers = memoryview(data[: len(data) // 8 * 8]).cast("q")
+        for offset in range(0, len(numbers) - _ROW_CELLS + 1, _ROW_CELLS):
+            key = data[(offset + CELLS) * 8 : (offset + _ROW_CELLS) * 8].rstrip(b"\0").decode(errors="replace")
+            if key and key != HIDDEN:
+                rows[key] = list(numbers[offset : offset + CELLS])
+        yield int(path.name.partition("-")[0]), rows
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _map_new_file()
+
+
+if _directory is not None:
+    _map_new_file()
+    os.register_at_fork(after_in_child=_after_fork)

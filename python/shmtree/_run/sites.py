@@ -1,0 +1,92 @@
+"""Places in a program: the line of its own code that creates an object, and the line of a library between them.
+
+A key names the row of such an object in the counters. It is "KIND\\tFILE:LINE\\tFILE:LINE", with the line of the
+program and that of the library, which is empty if the program creates the object itself.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from types import FrameType
+from typing import NamedTuple
+
+from .counters import HIDDEN
+
+_SHMTREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+#: Parts of the path of files that pass a call on.
+_PASSING = (
+    _SHMTREE,
+    os.path.join(_STDLIB, "multiprocessing", "context.py"),
+    os.path.join(_STDLIB, "multiprocessing", "queues.py"),
+    os.path.join(_STDLIB, "multiprocessing", "connection.py"),
+    os.sep + os.path.join("torch", "multiprocessing") + os.sep,
+)
+_LIBRARIES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_LONGEST = 130  # characters of a path: a key has to fit its row
+#: Kinds of the queues inside a pool or executor, by a word of the line that creates them.
+_INNER_KINDS = (
+    (os.path.join("multiprocessing", "pool.py"), "_inqueue", "Pool tasks"),
+    (os.path.join("multiprocessing", "pool.py"), "_outqueue", "Pool results"),
+    (os.path.join("multiprocessing", "pool.py"), "_change_notifier", ""),
+    (os.path.join("joblib", "pool.py"), "", "Pool pipe"),
+    (os.path.join("futures", "process.py"), "_call_queue", "Executor calls"),
+    (os.path.join("futures", "process.py"), "super().__init__", "Executor calls"),
+    (os.path.join("futures", "process.py"), "_result_queue", "Executor results"),
+)
+
+
+class Site(NamedTuple):
+    kind: str  #: empty for an object that is no part of the program's data
+    place: str  #: file and line in the program
+    via: str  #: file and line in a library
+
+    @property
+    def key(self) -> str:
+        return "\t".join(self) if self.kind else HIDDEN
+
+    @classmethod
+    def parse(cls, key: str) -> Site:
+        kind, place, via = (*key.split("\t"), "", "")[:3]
+        return cls(kind, place, via)
+
+
+def here(kind: str) -> Site:
+    """Returns the place that creates an object of this kind now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _passes(frame):
+        frame = frame.f_back
+    if frame is None:
+        return Site(kind, "", "")
+    inner = _place(frame)
+    kind = _kind(kind, frame)
+    while frame is not None and _is_library(frame):
+        frame = frame.f_back
+    return Site(kind, inner, "") if frame is None or _place(frame) == inner else Site(kind, _place(frame), inner)
+
+
+def _passes(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith(_PASSING[:4]) or _PASSING[4] in file
+
+
+def _is_library(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith((_STDLIB, _SHMTREE, "<")) or any(part in file for part in _LIBRARIES)
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename[-_LONGEST:]}:{frame.f_lineno}"
+
+
+def _kind(kind: str, frame: FrameType) -> str:
+    file = frame.f_code.co_filename
+    for end, word, inner in _INNER_KINDS:
+        if file.endswith(os.sep + end):
+            line = linecache.getline(file, frame.f_lineno)
+            if word in line:
+                return inner
+    return kind
