@@ -49,6 +49,8 @@ def written(argument: argparse.Action) -> str:
 
 
 def synopsis(parser: argparse.ArgumentParser) -> str:
+    if parser.usage is not None:
+        return parser.usage
     words = [parser.prog]
     for argument in arguments_of(parser):
         word = written(argument) + ("..." if argument.nargs in ("*", "+") else "")

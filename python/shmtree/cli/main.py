@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from .. import _core
 from ..errors import Error
-from . import crashdump, generated, inspect, metrics, names, recordings, replays, top, why
+from . import crashdump, generated, inspect, metrics, names, recordings, replays, run, top, why
 from .arguments import listed_examples
 from .results import check_output
 
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"shmtree {_core.VERSION}", help="print the version")
     generated.add_to(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", title="commands")
-    for each in (names, inspect, top, why, crashdump, metrics, recordings, replays):
+    for each in (names, inspect, top, why, crashdump, metrics, recordings, replays, run):
         each.add_to(verbs)
     return parser
 

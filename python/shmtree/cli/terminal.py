@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_DUMB = ("dumb", "unknown")  # values of TERM for which rich draws nothing
+DUMB = ("dumb", "unknown")  # values of TERM for which rich draws nothing
 _SLICE_S = 0.1  # interval of checks for Ctrl-Z
 
 
@@ -29,7 +29,7 @@ class Drawing(Protocol):
 
 def can_draw() -> bool:
     """Returns True if standard output is a terminal that can be drawn on, and rich is installed."""
-    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in _DUMB
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in DUMB
     return is_terminal and importlib.util.find_spec("rich") is not None
 
 

@@ -72,6 +72,12 @@ def test_page_has_each_command_with_options_and_examples(parser):
     assert cli_page.generated(parser) == PART
 
 
+def test_synopsis_is_the_usage_of_a_command_that_has_one(parser):
+    commands = cli_page.commands_of(parser)
+    commands["pack"][0].usage = "tool pack (THIS | THAT)"
+    assert "```text\ntool pack (THIS | THAT)\n```" in cli_page.generated(parser)
+
+
 def test_text_outside_the_markers_stays(parser):
     page = "# Tool\n\n" + cli_page.BEGIN + "{}" + cli_page.END + "\n## By hand\n"
     assert cli_page.page_of(page.format("old\n"), parser) == page.format(f"\n{PART}\n")

@@ -1,0 +1,201 @@
+"""`shmtree run`: an unmodified program with shmtree's queues and pipes, and a table of what they did."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .._run import launch, notes, results
+from . import output_files, tables
+from .arguments import add_verb
+from .columns import Column, Table, plain
+from .terminal import DUMB
+
+_COLUMNS = (
+    Column("KIND"),
+    Column("CREATED AT", least=16),
+    Column("THROUGH", least=10, rank=3),
+    Column("OBJECTS", is_number=True, rank=2),
+    Column("MESSAGES", is_number=True),
+    Column("BYTES", is_number=True),
+    Column("PUT", is_number=True),
+    Column("GET", is_number=True),
+    Column("BLOCKED", is_number=True),
+    Column("CPU", is_number=True),
+)
+_PROFILE_COLUMNS = (Column("PICKLE", is_number=True), Column("SAVES", is_number=True))
+_MAX_ROWS = 50  # in the table
+_DATA_LOADER = os.path.join("torch", "utils", "data")
+_SHARED_TENSORS = "its tensors of share_memory_() arrive as copies; see docs/run.md"
+
+
+class _Report(NamedTuple):
+    ended: launch.Ended
+    profile: bool
+    processes: int
+    rows: Sequence[results.Row]
+    not_replaced: Sequence[notes.Note]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the program, reports, and ends as the program ended."""
+    arguments = ["-m", *options.module] if options.module else options.program
+    if not arguments:
+        print("shmtree: run needs a program: a script, or -m and a module", file=sys.stderr)
+        return 2
+    if os.pathsep in str(launch.HOOK):
+        raise OSError(f"shmtree is installed in {launch.HOOK.parent}, and PYTHONPATH cannot hold a path with a colon")
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        raise OSError("run needs PYTHONPATH and sitecustomize; start Python without -I, -E and -S")
+    if options.report:
+        with output_files.replacing(options.report, "w") as out:  # before the program, which may take hours
+            report = _run(arguments, options.profile)
+            json.dump(_as_json(report), out, indent=1)
+            out.write("\n")
+    else:
+        report = _run(arguments, options.profile)
+        if sys.stderr is not None:
+            _print(report)
+    code = report.ended.exit_code
+    if code < 0:
+        sys.stdout.flush()
+        launch.die_of(-code)
+    return code
+
+
+def _run(arguments: Sequence[str], profile: bool) -> _Report:
+    with launch.directory(profile) as directory:
+        ended = launch.run(arguments, directory)
+        return _Report(ended, profile, *results.read(directory), notes.read(Path(directory)))
+
+
+def _as_json(report: _Report) -> dict[str, Any]:
+    return {
+        **report.ended._asdict(),
+        "profile": report.profile,
+        "processes": report.processes,
+        "rows": [row._asdict() for row in report.rows],
+        "not_replaced": [note._asdict() for note in report.not_replaced],
+    }
+
+
+def _print(report: _Report) -> None:
+    ended = report.ended
+    how = f"exit code {ended.exit_code}" if ended.exit_code >= 0 else f"killed by signal {-ended.exit_code}"
+    used = f"{report.processes} process{'' if report.processes == 1 else 'es'} used queues, pipes or pools"
+    print(f"shmtree run: {ended.seconds:.2f} s, {ended.cpu_seconds:.2f} s of CPU, {how}; {used}", file=sys.stderr)
+    if report.rows:
+        _print_rows(report)
+    for line in _remarks(report):
+        print(line, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def _print_rows(report: _Report) -> None:
+    columns = (*_COLUMNS, *_PROFILE_COLUMNS) if report.profile else _COLUMNS
+    rows = [_cells(row, report.profile) for row in report.rows[:_MAX_ROWS]]
+    is_terminal = sys.stderr.isatty()
+    if is_terminal and os.environ.get("TERM", "").lower() not in DUMB and importlib.util.find_spec("rich") is not None:
+        _draw(columns, rows)
+        return
+    width = shutil.get_terminal_size().columns if is_terminal else None
+    for line in Table(columns, [[(cell, "") for cell in row] for row in rows]).lines(width):
+        print(plain(line), file=sys.stderr)
+
+
+def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column.head, justify="right" if column.is_number else "left", no_wrap=not column.least)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(stderr=True).print(table)
+
+
+def _cells(row: results.Row, profile: bool) -> list[str]:
+    cells = [
+        row.kind,
+        _short(row.place),
+        _library(row.via),
+        str(row.objects),
+        str(row.messages),
+        tables.size(row.bytes),
+        *map(_seconds, (row.put_s, row.get_s, row.blocked_s, row.cpu_s)),
+    ]
+    if profile:
+        cells += [_seconds(row.pickle_s), "-" if row.saved_cpu_s is None else _seconds(row.saved_cpu_s)]
+    return cells
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds < 10 else f"{seconds:.1f} s"
+
+
+def _short(place: str) -> str:
+    """Returns a file and line, relative to the current directory if the file is below it."""
+    below = os.getcwd() + os.sep
+    return tables.printable(place.removeprefix(below)) or "-"
+
+
+def _library(place: str) -> str:
+    """Returns the last two parts of the path of a library's file, and the line."""
+    return tables.printable(os.sep.join(place.split(os.sep)[-2:])) or "-"
+
+
+def _remarks(report: _Report) -> list[str]:
+    lines = [f"{_short(row.place)}: {_SHARED_TENSORS}" for row in report.rows if _warns_of_tensors(row, report)]
+    lines += [
+        f"Not replaced: {tables.printable(note.what)}{f' at {_short(note.where)}' if note.where else ''}:"
+        f" {tables.printable(note.reason)}"
+        for note in report.not_replaced
+    ]
+    if (hidden := len(report.rows) - _MAX_ROWS) > 0:
+        lines.append(f"{hidden} more rows took less time; --report FILE writes all of them.")
+    if report.profile:
+        saved = sum(row.saved_cpu_s or 0.0 for row in report.rows)
+        cpu = report.ended.cpu_seconds
+        share = f", {saved / cpu:.0%} of the program's" if cpu > 0 else ""
+        lines.append(f"shmtree would save about {_seconds(saved)} of CPU time{share}.")
+    return lines
+
+
+def _warns_of_tensors(row: results.Row, report: _Report) -> bool:
+    """Returns True if messages have shared tensors. A DataLoader shares tensors only to send them."""
+    return row.shares_tensors and not report.profile and _DATA_LOADER not in row.via
+
+
+def add_to(verbs: Any) -> None:
+    verb = add_verb(
+        verbs,
+        "run",
+        "run a program with shmtree's queues and pipes",
+        """
+        shmtree run train.py --epochs 3
+        shmtree run -m package.train
+        shmtree run --profile --report run.json train.py
+        """,
+        "The program stays as it is: queues, pipes and pools of multiprocessing and torch.multiprocessing are replaced"
+        " in each of its processes. At the end, the command prints what each did to standard error, or writes it to"
+        " FILE, and ends as the program ended. Options come before the program; all that follows is passed to it.",
+    )
+    verb.usage = "shmtree run [--report FILE] [--profile] (SCRIPT | -m MODULE) [ARGS...]"
+    verb.add_argument("--report", metavar="FILE", help="write the figures to FILE as JSON, and print no table")
+    verb.add_argument(
+        "--profile", action="store_true", help="replace nothing, measure, and estimate what shmtree would save"
+    )
+    verb.add_argument(
+        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, with its arguments"
+    )
+    verb.add_argument("program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="a script and its arguments")
+    verb.set_defaults(run=run)
