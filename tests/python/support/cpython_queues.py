@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import queue
 import socket
 import sys
@@ -23,7 +24,10 @@ import forks
 import shmtree
 import shmtree.multiprocessing
 
-sys.modules["multiprocessing"] = shmtree.multiprocessing
+#: True below `shmtree run`, which replaces the classes of the standard module itself.
+BELOW_RUN = "SHMTREE_RUN" in os.environ
+if not BELOW_RUN:
+    sys.modules["multiprocessing"] = shmtree.multiprocessing
 
 import multiprocessing  # noqa: E402  ours from here on
 
@@ -116,7 +120,8 @@ class TestSubstitution(unittest.TestCase):
 
     def check(self, found: list[str]) -> None:
         queues = ["Queue", "Queue", "SimpleQueue", "Queue", "JoinableQueue"]
-        assert found == [f"shmtree.{name}" for name in queues] + ["shmtree._ipc.pipe.Connection"] * 2
+        module, pipes = ("shmtree._run.queues", "shmtree._run.pipes") if BELOW_RUN else ("shmtree", "shmtree._ipc.pipe")
+        assert found == [f"{module}.{name}" for name in queues] + [f"{pipes}.Connection"] * 2
 
     def test_here(self) -> None:
         self.check(classes())
@@ -131,7 +136,7 @@ def tests_of(run: str) -> Iterator[unittest.TestCase]:
     if run == "threads":
         from test import test_logging  # imported here, because children do not need it
 
-        assert test_logging.multiprocessing is shmtree.multiprocessing
+        assert BELOW_RUN or test_logging.multiprocessing is shmtree.multiprocessing
         yield from load.loadTestsFromTestCase(TestThreads)
         yield from load.loadTestsFromTestCase(test_logging.QueueListenerTest)
     else:
