@@ -36,6 +36,15 @@ def test_multiprocessing_example_prints_the_same_with_shmtree(tmp_path: Path, na
     assert ours == output_of(standard)
 
 
+def test_unmodified_example_prints_the_same_under_run():
+    program = EXAMPLES / "unmodified_workers.py"
+    assert "import shmtree" not in program.read_text()
+    command = [sys.executable, "-W", "error", "-m", "shmtree", "run", str(program)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert ran.stdout == output_of(program) == "200 frames, mean 99.5\n"
+    assert "unmodified_workers.py" in ran.stderr
+
+
 def test_the_workers_of_a_pool_add_into_one_array():
     parts, same, counted = output_of(EXAMPLES / "pool_sums.py").splitlines()
     assert parts == "600 images in 12 parts"
