@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from forks import NOT_BESIDE_THREADS, WITHOUT_GIL
+from run_programs import LIMIT_S, Run, command
 from starts import START_METHODS
 
 PACKAGE = Path(__import__("shmtree").__file__).parents[1]
-LIMIT_S = 120
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-    report: dict[str, Any]
-
-    def rows(self, kind: str) -> list[dict[str, Any]]:
-        return [row for row in self.report["rows"] if row["kind"] == kind]
-
-
-Run = Callable[..., Ran]
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "shmtree", "run", *arguments]
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Callable[[str], Path]:
-    """Returns program(text), which writes a script."""
-
-    def write(text: str) -> Path:
-        path = tmp_path / "program.py"
-        path.write_text(textwrap.dedent(text))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def run(tmp_path: Path, program: Callable[[str], Path]) -> Run:
-    """Returns run(text, *arguments, options=(), env={}), which runs a script under `shmtree run`."""
-
-    def run_program(
-        text: str, *arguments: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None
-    ) -> Ran:
-        path, report = program(text), tmp_path / "report.json"
-        ran = subprocess.run(
-            command("--report", str(report), *options, str(path), *arguments),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            cwd=tmp_path,
-            env={**os.environ, **(env or {})},
-        )
-        return Ran(ran.returncode, ran.stdout, ran.stderr, json.loads(report.read_text()))
-
-    return run_program
-
 
 #: Sends arrays to a child and back through each kind, and prints the modules of the classes in both processes.
 EXCHANGE = """
@@ -190,48 +136,6 @@ def test_standard_input_and_output_are_those_of_the_program(program: Callable[[s
     assert (ran.returncode, ran.stdout) == (0, "ABC\n")
 
 
-SLEEPER = """
-    import signal, sys
-    try:
-        print("ready", flush=True)
-        signal.pause()
-    finally:
-        print("cleaned up", flush=True)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_run_passes_signals_on_and_ends_by_the_same_one(program: Callable[[str], Path], number: signal.Signals) -> None:
-    target = "os.kill(os.getpid(), 9)" if number == signal.SIGKILL else SLEEPER
-    path = program("import os\n" + textwrap.dedent(target))
-    with subprocess.Popen(command(str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        if number != signal.SIGKILL:
-            assert process.stdout.readline() == "ready\n"
-            process.send_signal(number)
-        out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == -number
-    assert f"killed by signal {number.value}" in err
-    assert ("cleaned up" in out) == (number == signal.SIGINT)
-
-
-def test_a_handler_of_the_program_decides_on_a_signal(program: Callable[[str], Path]) -> None:
-    path = program(
-        """
-        import signal, sys
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-        print("ready", flush=True)
-        signal.pause()
-        """
-    )
-    with subprocess.Popen(command(str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.terminate()
-        process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 5
-
-
 def test_a_child_that_executes_a_new_interpreter_is_covered(run: Run) -> None:
     ran = run(
         """
@@ -267,6 +171,37 @@ def test_a_spawned_child_is_covered_without_its_environment(run: Run) -> None:
     )
     assert (ran.code, ran.out) == (0, "(1, 'shmtree._run.queues')\n"), ran.err
     assert {row["messages"] for row in ran.rows("Queue")} == {1}
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_program_may_change_its_directory_and_environment(run: Run, tmp_path: Path, method: str) -> None:
+    if WITHOUT_GIL and method == "fork":
+        pytest.skip(NOT_BESIDE_THREADS)
+    ran = run(
+        """
+        import multiprocessing as mp, os, sys
+
+        def work(queue, results):
+            results.put((queue.get(), os.getcwd(), os.environ.get("MINE"), type(queue).__module__))
+
+        if __name__ == "__main__":
+            os.chdir("/")
+            os.environ.clear()
+            os.environ["MINE"] = "set"
+            context = mp.get_context(sys.argv[1])
+            queue, results = context.Queue(), context.Queue()
+            process = context.Process(target=work, args=(queue, results))
+            process.start()
+            queue.put(1)
+            print(*results.get())
+            process.join()
+        """,
+        method,
+        # A child without PYTHONPATH has to find shmtree, too.
+        env={"PYTHONPATH": os.pathsep.join([str(PACKAGE), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert (ran.code, ran.out) == (0, "1 / set shmtree._run.queues\n"), ran.err
+    assert {row["place"] for row in ran.rows("Queue")} == {f"{tmp_path / 'program.py'}:12"}
 
 
 def test_the_programs_own_sitecustomize_is_executed(run: Run, tmp_path: Path) -> None:
