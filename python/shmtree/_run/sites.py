@@ -10,6 +10,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
@@ -56,16 +57,23 @@ class Site(NamedTuple):
 
 def here(kind: str) -> Site:
     """Returns the place that creates an object of this kind now."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _passes(frame):
-        frame = frame.f_back
-    if frame is None:
+    inner = _first(sys._getframe(1), lambda each: not _passes(each))
+    if inner is None:
         return Site(kind, "", "")
-    inner = _place(frame)
-    kind = _kind(kind, frame)
-    while frame is not None and _is_library(frame):
+    kind = _kind(kind, inner)
+    outer = _first(inner, lambda each: not _is_library(each))
+    if outer is None:  # the program is itself a library, started with -m or a script that pip wrote
+        outer = _first(inner, lambda each: not _is_standard(each))
+    if outer is None or _place(outer) == _place(inner):
+        return Site(kind, _place(inner), "")
+    return Site(kind, _place(outer), _place(inner))
+
+
+def _first(frame: FrameType | None, is_wanted: Callable[[FrameType], bool]) -> FrameType | None:
+    """Returns the first of this frame and its callers that is wanted."""
+    while frame is not None and not is_wanted(frame):
         frame = frame.f_back
-    return Site(kind, inner, "") if frame is None or _place(frame) == inner else Site(kind, _place(frame), inner)
+    return frame
 
 
 def _passes(frame: FrameType) -> bool:
@@ -73,9 +81,18 @@ def _passes(frame: FrameType) -> bool:
     return file.startswith(_PASSING[:4]) or _PASSING[4] in file
 
 
-def _is_library(frame: FrameType) -> bool:
+def _is_installed(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    return file.startswith((_STDLIB, _SHMTREE, "<")) or any(part in file for part in _LIBRARIES)
+    return any(part in file for part in _LIBRARIES)
+
+
+def _is_standard(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return file.startswith((_SHMTREE, "<")) or (file.startswith(_STDLIB) and not _is_installed(frame))
+
+
+def _is_library(frame: FrameType) -> bool:
+    return _is_standard(frame) or _is_installed(frame)
 
 
 def _place(frame: FrameType) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -202,6 +204,25 @@ def test_program_may_change_its_directory_and_environment(run: Run, tmp_path: Pa
     )
     assert (ran.code, ran.out) == (0, "1 / set shmtree._run.queues\n"), ran.err
     assert {row["place"] for row in ran.rows("Queue")} == {f"{tmp_path / 'program.py'}:12"}
+
+
+def test_place_of_an_installed_program_is_its_own_line(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    tool = """
+        from concurrent.futures import ProcessPoolExecutor
+
+        if __name__ == "__main__":
+            with ProcessPoolExecutor(1) as executor:
+                executor.submit(int).result()
+    """
+    (installed / "tool.py").write_text(textwrap.dedent(tool))
+    report = tmp_path / "report.json"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run(command("--report", str(report), "-m", "tool"), env=env, timeout=LIMIT_S, check=True)
+    rows = json.loads(report.read_text())["rows"]
+    assert {row["place"] for row in rows} == {f"{installed / 'tool.py'}:5"}
+    assert {row["via"].rpartition(":")[0][-19:] for row in rows} == {"/futures/process.py"}
 
 
 def test_the_programs_own_sitecustomize_is_executed(run: Run, tmp_path: Path) -> None:
