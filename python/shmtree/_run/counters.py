@@ -22,16 +22,14 @@ from pathlib import Path
 PUTS, PUT_NS, PUT_SAMPLES, PUT_CPU_NS, PUT_BYTES = 0, 1, 2, 3, 4
 GETS, GET_NS, GET_SAMPLES, GET_CPU_NS, POLL_NS = 5, 6, 7, 8, 9
 OBJECTS, SHARED_TENSORS = 10, 11
-#: Only of standard queues and pipes: CPU time of pickling, and the bytes and CPU time of operating system pipes.
-PICKLE_NS, UNPICKLE_NS, SENT_BYTES = 12, 13, 14
-SENDS, SEND_SAMPLES, SEND_CPU_NS = 15, 16, 17
-RECEIPTS, RECEIPT_SAMPLES, RECEIPT_CPU_NS = 18, 19, 20
+#: Only of standard queues and pipes: CPU time of pickling, and of operating system pipes, of sampled messages.
+PICKLE_NS, PICKLE_SAMPLES, UNPICKLE_NS, UNPICKLE_SAMPLES = 12, 13, 14, 15
+SEND_CPU_NS, SEND_SAMPLES, RECEIPT_CPU_NS, RECEIPT_SAMPLES = 16, 17, 18, 19
 #: Trials of shmtree's encoding with some of the messages; REFUSALS are of messages that need pickle.
-TRIALS, TRIAL_NS, REFUSALS = 21, 22, 23
-PICKLE_SAMPLES, UNPICKLE_SAMPLES = 25, 26
-HAS_FEEDER = 24  #: the standard queue pickles and sends in a thread of its own
+TRIALS, TRIAL_NS, REFUSALS = 20, 21, 22
+HAS_FEEDER = 23  #: the standard queue pickles and sends in a thread of its own
 
-CELLS = 28
+CELLS = 24
 _ROWS = 256
 _ROW_CELLS = 64
 _KEY_BYTES = (_ROW_CELLS - CELLS) * 8

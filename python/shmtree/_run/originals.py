@@ -25,14 +25,15 @@ def claim() -> None:
     for cls in (Queue, JoinableQueue, SimpleQueue):
         for name, value in list(vars(cls).items()):
             if isinstance(value, FunctionType):
-                setattr(cls, name, _rebound(value))
+                setattr(cls, name, rebound(value, GLOBALS))
             elif isinstance(value, staticmethod):
-                setattr(cls, name, staticmethod(_rebound(value.__func__)))
+                setattr(cls, name, staticmethod(rebound(value.__func__, GLOBALS)))
         cls.__module__ = __name__
 
 
-def _rebound(function: Any) -> FunctionType:
-    made = FunctionType(function.__code__, GLOBALS, function.__name__, function.__defaults__, function.__closure__)
+def rebound(function: Any, names: dict[str, Any]) -> FunctionType:
+    """Returns the function with other globals."""
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     made.__qualname__ = function.__qualname__
     made.__doc__ = function.__doc__

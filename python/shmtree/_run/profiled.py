@@ -1,4 +1,7 @@
-"""The standard queues and pipes with counters, for `shmtree run --profile`."""
+"""The standard queues and pipes with counters, for `shmtree run --profile`.
+
+A sampled call does what the standard method does, in steps that are timed. All other calls only add their time.
+"""
 
 from __future__ import annotations
 
@@ -10,217 +13,186 @@ from multiprocessing import queues as _module
 from multiprocessing import reduction
 from multiprocessing.reduction import ForkingPickler
 from time import perf_counter_ns, thread_time_ns
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._codec.frames import pack, unpack
-from ..errors import PickleRefused
 from . import counters, originals
-from .counters import (
-    GET_NS,
-    GETS,
-    HAS_FEEDER,
-    OBJECTS,
-    PICKLE_NS,
-    PICKLE_SAMPLES,
-    POLL_NS,
-    PUT_NS,
-    PUTS,
-    RECEIPT_CPU_NS,
-    RECEIPT_SAMPLES,
-    RECEIPTS,
-    REFUSALS,
-    SEND_CPU_NS,
-    SEND_SAMPLES,
-    SENDS,
-    SENT_BYTES,
-    TRIAL_NS,
-    TRIALS,
-    UNPICKLE_NS,
-    UNPICKLE_SAMPLES,
-)
+from .counters import GET_NS, GETS, HAS_FEEDER, OBJECTS, POLL_NS, PUT_NS
 from .queues import ALL_SAMPLED, PERIOD, is_sampled, sampled_get, sampled_put
+from .samples import count_received, count_sent, sample_put
 from .sites import here
-from .sizes import size_of
 from .substitute import Substitute
 
-_MAX_TRIAL_BYTES = 64 << 20
+_IS_PROFILING = getattr(sys, "_shmtree_run", {"profile": False})["profile"]
+
+if _IS_PROFILING:
+    originals.claim()  # before the methods of the standard classes are looked up below
 
 
-class _Last(threading.local):
-    """CPU times of this thread's last pickling and unpickling; 0 if they were not measured."""
-
-    is_sampled = True  #: measure the next ones
-    pickle_ns = 0
-    unpickle_ns = 0
+class _Thread(threading.local):
+    unpickle_ns = 0  #: CPU time of the last unpickling that was measured
 
 
-_last = _Last()
+_thread = _Thread()
 
 
-class _Bytes(NamedTuple):
-    """A message of `send_bytes`, which the program has encoded itself."""
+class _Feeder:
+    """Pickles and sends the messages of one queue, in the thread that the standard queue has for it."""
 
-    buffer: Any
+    def __init__(self, row: int, send: Callable[[Any], Any], names: dict[str, Any]) -> None:
+        self._row = row
+        self._send = send
+        self._names = names  #: globals of the standard method that runs in the thread
+        self._count = 0
+        self._pickle_ns = 0
+        self._sample()
 
+    def _sample(self) -> None:
+        """Measures the next message, or stops that."""
+        self._is_sampled = is_sampled(self._count)
+        self._names["_ForkingPickler"] = self if self._is_sampled else ForkingPickler
 
-class _TimedPickler(ForkingPickler):
-    @classmethod
-    def dumps(cls, obj: Any, protocol: int | None = None) -> Any:
-        if not _last.is_sampled:
-            return ForkingPickler.dumps(obj, protocol)
+    def dumps(self, obj: Any) -> Any:
         began = thread_time_ns()
-        data = ForkingPickler.dumps(obj, protocol)
-        _last.pickle_ns = thread_time_ns() - began
+        data = ForkingPickler.dumps(obj)
+        self._pickle_ns = thread_time_ns() - began
         return data
 
+    def send(self, buffer: Any) -> None:
+        if not self._is_sampled:
+            self._send(buffer)
+        else:
+            began = thread_time_ns()
+            self._send(buffer)
+            count_sent(self._row, self._pickle_ns, thread_time_ns() - began)
+        self._count = count = self._count + 1
+        if (count % PERIOD == 0 or count < ALL_SAMPLED) is not self._is_sampled:
+            self._sample()
+
+
+class _FeederClass:
+    """Stands for the standard class where it starts the thread, which calls `_feed`."""
+
+    def __init__(self, feed: Any) -> None:
+        self._feed = feed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(originals.Queue, name)
+
+
+class _GetPickler:
+    """The pickler of a sampled `Queue.get`."""
+
     @staticmethod
-    def loads(data: Any, /, **options: Any) -> Any:  # type: ignore[override]
-        if not _last.is_sampled:
-            return ForkingPickler.loads(data, **options)
+    def loads(data: Any) -> Any:
         began = thread_time_ns()
-        obj = ForkingPickler.loads(data, **options)
-        _last.unpickle_ns = thread_time_ns() - began
+        obj = ForkingPickler.loads(data)
+        _thread.unpickle_ns = thread_time_ns() - began
         return obj
 
 
-def _try(row: int, obj: object) -> None:
-    """Encodes and decodes a message as shmtree would."""
-    if size_of(obj)[0] > _MAX_TRIAL_BYTES:
-        return
-    cells = counters.cells
-    # Items of an executor are objects of its own class: only their pickles have the native parts.
-    pickles = type(obj).__module__ == "concurrent.futures.process"
-    try:
-        unpack(pack(obj, allow_pickle=pickles))  # warms up
-        began = thread_time_ns()
-        unpack(pack(obj, allow_pickle=pickles))
-    except PickleRefused:
-        cells[row + REFUSALS] += 1
-        return
-    except Exception:  # the program gets the error from its own call, if there is one
-        return
-    cells[row + TRIAL_NS] += thread_time_ns() - began
-    cells[row + TRIALS] += 1
+_sampled_queue_get = originals.rebound(originals.Queue.get, {**originals.GLOBALS, "_ForkingPickler": _GetPickler})
 
 
-def _count_send(row: int, buffer: Any, send: Callable[[Any], Any]) -> None:
-    """Calls `send`, which writes a pickled message into the pipe."""
-    cells = counters.cells
-    sends = cells[row + SENDS]
-    cells[row + SENT_BYTES] += len(buffer)
-    if not (sends % PERIOD == 0 or sends < ALL_SAMPLED):
-        send(buffer)
-        cells[row + SENDS] = sends + 1
-    else:
-        cpu = thread_time_ns()
-        send(buffer)
-        cells[row + SEND_CPU_NS] += thread_time_ns() - cpu
-        cells[row + SEND_SAMPLES] += 1
-        cells[row + SENDS] = sends + 1
-    if _last.pickle_ns:
-        cells[row + PICKLE_NS] += _last.pickle_ns
-        cells[row + PICKLE_SAMPLES] += 1
-        _last.pickle_ns = 0
-    if cells[row + HAS_FEEDER]:  # the next message of this thread is of this queue, too
-        _last.is_sampled = is_sampled(sends + 1)
+_send = _connections.Connection.send
+_send_bytes = _connections.Connection.send_bytes
+_recv = _connections.Connection.recv
+_recv_bytes = _connections.Connection.recv_bytes
 
 
-def _count_receipt(row: int, receive: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls `receive`, which reads a pickled message from the pipe."""
-    cells = counters.cells
-    receipts = cells[row + RECEIPTS]
-    if not (receipts % PERIOD == 0 or receipts < ALL_SAMPLED):
-        data = receive(*arguments)
-    else:
-        cpu = thread_time_ns()
-        data = receive(*arguments)
-        cells[row + RECEIPT_CPU_NS] += thread_time_ns() - cpu
-        cells[row + RECEIPT_SAMPLES] += 1
-    cells[row + RECEIPTS] = receipts + 1
-    return data
-
-
-def _count_put(row: int, obj: object, put: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Calls `put`. Tries the first, second, fourth, eighth, ... message."""
-    cells = counters.cells
-    count = cells[row + PUTS]
-    if count & (count + 1) == 0 and not isinstance(obj, _Bytes):
-        _try(row, obj)
-    if count % PERIOD == 0 or count < ALL_SAMPLED:
-        _last.is_sampled = True
-        sampled_put(row, obj, lambda: put(*arguments, **options))
-        return
-    _last.is_sampled = False
-    began = perf_counter_ns()
-    try:
-        put(*arguments, **options)
-        cells[row + PUTS] += 1
-    finally:
-        cells[row + PUT_NS] += perf_counter_ns() - began
-
-
-def _count_get(row: int, get: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    cells = counters.cells
-    count = cells[row + GETS]
-    if count % PERIOD == 0 or count < ALL_SAMPLED:
-        _last.unpickle_ns = 0
-        _last.is_sampled = True
-        obj = sampled_get(row, lambda: get(*arguments, **options))
-        if _last.unpickle_ns:
-            cells[row + UNPICKLE_NS] += _last.unpickle_ns
-            cells[row + UNPICKLE_SAMPLES] += 1
-        return obj
-    _last.is_sampled = False
-    began = perf_counter_ns()
-    try:
-        obj = get(*arguments, **options)
-        cells[row + GETS] += 1
-        return obj
-    finally:
-        cells[row + GET_NS] += perf_counter_ns() - began
-
-
-class Connection(_connections.Connection):
-    """A standard connection that counts."""
+class _InnerConnection(_connections.Connection):
+    """A connection of a SimpleQueue, which a pool uses directly. Counts its objects."""
 
     _key = ""
     _row = 0
-    _is_inner = False  #: it belongs to a queue, which counts its own puts and gets
 
     @classmethod
-    def convert(cls, connection: Any, key: str, is_inner: bool = False) -> Any:
-        connection.__class__ = cls
-        connection._key = key
-        connection._row = counters.row_of(key)
-        connection._is_inner = is_inner
-        return connection
-
-    def _send_bytes(self, buf: Any) -> None:
-        _count_send(self._row, buf, super()._send_bytes)  # type: ignore[misc]
-
-    def _recv_bytes(self, maxsize: int | None = None) -> Any:
-        return _count_receipt(self._row, super()._recv_bytes, maxsize)  # type: ignore[misc]
+    def convert(cls, connection: Any, key: str) -> Any:
+        """Returns a connection that takes over the descriptor of a standard one."""
+        made = cls(connection.fileno(), connection.readable, connection.writable)
+        connection._handle = None
+        made._key = key
+        made._row = counters.row_of(key)
+        return made
 
     def send(self, obj: Any) -> None:
-        _count_put(self._row, obj, super().send, obj)
+        row = self._row
+        cells = counters.cells
+        if (count := cells[row]) % PERIOD == 0 or count < ALL_SAMPLED:
+            sample_put(row, count, obj, lambda: self._sampled_send(obj))
+            return
+        began = perf_counter_ns()
+        try:
+            _send(self, obj)
+            cells[row] += 1
+        finally:
+            cells[row + PUT_NS] += perf_counter_ns() - began
+
+    def _sampled_send(self, obj: Any) -> None:
+        self._check_closed()  # type: ignore[attr-defined]
+        self._check_writable()  # type: ignore[attr-defined]
+        began = thread_time_ns()
+        data = ForkingPickler.dumps(obj)
+        pickled = thread_time_ns()
+        self._send_bytes(data)  # type: ignore[attr-defined]
+        count_sent(self._row, pickled - began, thread_time_ns() - pickled)
 
     def recv(self) -> Any:
-        return _count_get(self._row, super().recv)
+        row = self._row
+        cells = counters.cells
+        if (count := cells[row + GETS]) % PERIOD == 0 or count < ALL_SAMPLED:
+            return sampled_get(row, self._sampled_recv)
+        began = perf_counter_ns()
+        try:
+            obj = _recv(self)
+            cells[row + GETS] += 1
+            return obj
+        finally:
+            cells[row + GET_NS] += perf_counter_ns() - began
+
+    def _sampled_recv(self) -> Any:
+        self._check_closed()  # type: ignore[attr-defined]
+        self._check_readable()  # type: ignore[attr-defined]
+        began = thread_time_ns()
+        data = self._recv_bytes()  # type: ignore[attr-defined]
+        received = thread_time_ns()
+        obj = ForkingPickler.loads(data.getbuffer())
+        count_received(self._row, received - began, thread_time_ns() - received)
+        return obj
+
+
+class Connection(_InnerConnection):
+    """A standard connection that counts."""
 
     def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
-        if self._is_inner:
-            super().send_bytes(buf, offset, size)
-        else:
-            _count_put(self._row, _Bytes(buf), super().send_bytes, buf, offset, size)
+        row = self._row
+        cells = counters.cells
+        if is_sampled(cells[row]):
+            sampled_put(row, buf, lambda: _send_bytes(self, buf, offset, size))
+            return
+        began = perf_counter_ns()
+        try:
+            _send_bytes(self, buf, offset, size)
+            cells[row] += 1
+        finally:
+            cells[row + PUT_NS] += perf_counter_ns() - began
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
-        if self._is_inner:
-            return super().recv_bytes(maxlength)
-        data: bytes = _count_get(self._row, super().recv_bytes, maxlength)
-        return data
+        row = self._row
+        cells = counters.cells
+        data: bytes
+        if is_sampled(cells[row + GETS]):
+            data = sampled_get(row, lambda: _recv_bytes(self, maxlength))
+            return data
+        began = perf_counter_ns()
+        try:
+            data = _recv_bytes(self, maxlength)
+            cells[row + GETS] += 1
+            return data
+        finally:
+            cells[row + GET_NS] += perf_counter_ns() - began
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        if self._is_inner or (timeout is not None and timeout <= 0):
+        if timeout is not None and timeout <= 0:
             return super().poll(timeout)
         began = perf_counter_ns()
         try:
@@ -229,16 +201,16 @@ class Connection(_connections.Connection):
             counters.cells[self._row + POLL_NS] += perf_counter_ns() - began
 
 
-def _reduce_connection(connection: Connection) -> Any:
+def _reduce_connection(connection: _InnerConnection) -> Any:
     _, inner = _connections.reduce_connection(connection)  # type: ignore[attr-defined]
-    return _rebuild_connection, (*inner, connection._key, connection._is_inner)
+    return _rebuild_connection, (type(connection), connection._key, *inner)
 
 
-def _rebuild_connection(descriptor: Any, readable: bool, writable: bool, key: str, is_inner: bool) -> Any:
-    made = _connections.rebuild_connection(descriptor, readable, writable)  # type: ignore[attr-defined]
-    return Connection.convert(made, key, is_inner)
+def _rebuild_connection(cls: type[_InnerConnection], key: str, *inner: Any) -> Any:
+    return cls.convert(_connections.rebuild_connection(*inner), key)  # type: ignore[attr-defined]
 
 
+reduction.register(_InnerConnection, _reduce_connection)
 reduction.register(Connection, _reduce_connection)
 
 
@@ -271,32 +243,76 @@ class _Counting:
         self._become(state[0])
         super().__setstate__(state[1])  # type: ignore[misc]
 
-    def put(self, obj: Any, *arguments: Any, **options: Any) -> None:
-        put: Any = super().put  # type: ignore[misc]
-        _count_put(self._row, obj, put, obj, *arguments, **options)
-
-    def get(self, *arguments: Any, **options: Any) -> Any:
-        get: Any = super().get  # type: ignore[misc]
-        return _count_get(self._row, get, *arguments, **options)
-
 
 class Queue(_Counting, originals.Queue, metaclass=Substitute, standard=originals.Queue):  # type: ignore[type-arg]
     """A standard queue that counts."""
 
     _kind = "Queue"
+    _standard_put = staticmethod(originals.Queue.put)
+    _standard_get = staticmethod(originals.Queue.get)
 
-    def _reset(self, after_fork: bool = False) -> None:
-        super()._reset(after_fork)  # type: ignore[misc]
-        row, send, receive = self._row, self._send_bytes, self._recv_bytes  # type: ignore[has-type]
-        counters.cells[row + HAS_FEEDER] = 1
-        self._send_bytes = lambda buffer: _count_send(row, buffer, send)
-        self._recv_bytes = lambda: _count_receipt(row, receive)
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        row = self._row
+        cells = counters.cells
+        if (count := cells[row]) % PERIOD == 0 or count < ALL_SAMPLED:
+            sample_put(row, count, obj, lambda: self._standard_put(self, obj, block, timeout))
+            return
+        began = perf_counter_ns()
+        try:
+            self._standard_put(self, obj, block, timeout)
+            cells[row] += 1
+        finally:
+            cells[row + PUT_NS] += perf_counter_ns() - began
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        row = self._row
+        cells = counters.cells
+        if (count := cells[row + GETS]) % PERIOD == 0 or count < ALL_SAMPLED:
+            return sampled_get(row, lambda: self._sampled_get(block, timeout))
+        began = perf_counter_ns()
+        try:
+            obj = self._standard_get(self, block, timeout)
+            cells[row + GETS] += 1
+            return obj
+        finally:
+            cells[row + GET_NS] += perf_counter_ns() - began
+
+    def _sampled_get(self, block: bool, timeout: float | None) -> Any:
+        receive: Any = self._reader.recv_bytes  # type: ignore[attr-defined]
+        took = 0
+
+        def timed_receive() -> Any:
+            nonlocal took
+            began = thread_time_ns()
+            data = receive()
+            took = thread_time_ns() - began
+            return data
+
+        self._recv_bytes = timed_receive
+        try:
+            obj = _sampled_queue_get(self, block, timeout)
+        finally:
+            self._recv_bytes = receive
+        count_received(self._row, took, _thread.unpickle_ns)
+        return obj
+
+    def _start_thread(self) -> None:
+        names = dict(originals.GLOBALS)
+        names["Queue"] = _FeederClass(originals.rebound(originals.Queue._feed, names))  # type: ignore[attr-defined]
+        self._send_bytes = _Feeder(self._row, self._send_bytes, names).send  # type: ignore[has-type]
+        counters.cells[self._row + HAS_FEEDER] = 1
+        originals.rebound(originals.Queue._start_thread, names)(self)  # type: ignore[attr-defined]
 
 
 class JoinableQueue(Queue, originals.JoinableQueue, standard=originals.JoinableQueue):  # type: ignore[type-arg]
     """A standard JoinableQueue that counts."""
 
     _kind = "JoinableQueue"
+    _standard_put = staticmethod(originals.JoinableQueue.put)
+
+
+_simple_put = originals.SimpleQueue.put
+_simple_get = originals.SimpleQueue.get
 
 
 class SimpleQueue(_Counting, originals.SimpleQueue, metaclass=Substitute, standard=originals.SimpleQueue):  # type: ignore[type-arg]
@@ -306,13 +322,55 @@ class SimpleQueue(_Counting, originals.SimpleQueue, metaclass=Substitute, standa
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        for each in (self._reader, self._writer):  # type: ignore[attr-defined]
-            Connection.convert(each, self._key, is_inner=True)
+        self._reader = _InnerConnection.convert(self._reader, self._key)  # type: ignore[has-type]
+        self._writer = _InnerConnection.convert(self._writer, self._key)  # type: ignore[has-type]
+        self._poll = self._reader.poll
+
+    def put(self, obj: Any) -> None:
+        row = self._row
+        cells = counters.cells
+        if (count := cells[row]) % PERIOD == 0 or count < ALL_SAMPLED:
+            sample_put(row, count, obj, lambda: self._sampled_put(obj))
+            return
+        began = perf_counter_ns()
+        try:
+            _simple_put(self, obj)
+            cells[row] += 1
+        finally:
+            cells[row + PUT_NS] += perf_counter_ns() - began
+
+    def _sampled_put(self, obj: Any) -> None:
+        began = thread_time_ns()
+        data = ForkingPickler.dumps(obj)
+        pickled = thread_time_ns()
+        with self._wlock:  # type: ignore[attr-defined]
+            self._writer.send_bytes(data)
+        count_sent(self._row, pickled - began, thread_time_ns() - pickled)
+
+    def get(self) -> Any:
+        row = self._row
+        cells = counters.cells
+        if (count := cells[row + GETS]) % PERIOD == 0 or count < ALL_SAMPLED:
+            return sampled_get(row, self._sampled_get)
+        began = perf_counter_ns()
+        try:
+            obj = _simple_get(self)
+            cells[row + GETS] += 1
+            return obj
+        finally:
+            cells[row + GET_NS] += perf_counter_ns() - began
+
+    def _sampled_get(self) -> Any:
+        with self._rlock:  # type: ignore[attr-defined]
+            began = thread_time_ns()
+            data = self._reader.recv_bytes()
+            received = thread_time_ns()
+        unpickling = thread_time_ns()
+        obj = ForkingPickler.loads(data)
+        count_received(self._row, received - began, thread_time_ns() - unpickling)
+        return obj
 
 
-if getattr(sys, "_shmtree_run", {"profile": False})["profile"]:
-    originals.claim()
-    originals.GLOBALS["_ForkingPickler"] = _TimedPickler
-    _connections._ForkingPickler = _TimedPickler  # type: ignore[attr-defined]
+if _IS_PROFILING:
     for _each in (Queue, JoinableQueue, SimpleQueue):
         setattr(_module, _each.__name__, _each)

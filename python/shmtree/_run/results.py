@@ -19,7 +19,7 @@ class Row(NamedTuple):
     objects: int
     processes: int  #: number of processes that used them
     messages: int
-    bytes: int  #: estimated from samples, except with profiling
+    bytes: int  #: estimated from samples
     put_s: float  #: including waits
     get_s: float  #: including waits, and those of `poll`
     blocked_s: float  #: in which the threads in these calls did not run
@@ -43,19 +43,19 @@ class _Sum:
         """Adds the row of one process."""
         self.cells = [a + b for a, b in zip(self.cells, cells)]
         self.processes += bool(cells[c.PUTS] or cells[c.GETS])
-        sent_ns = _scaled(cells, c.SEND_CPU_NS, c.SEND_SAMPLES, c.SENDS)
-        received_ns = _scaled(cells, c.RECEIPT_CPU_NS, c.RECEIPT_SAMPLES, c.RECEIPTS)
+        sent_ns = _scaled(cells, c.SEND_CPU_NS, c.SEND_SAMPLES, c.PUTS)
+        received_ns = _scaled(cells, c.RECEIPT_CPU_NS, c.RECEIPT_SAMPLES, c.GETS)
         calls_cpu_ns = _scaled(cells, c.PUT_CPU_NS, c.PUT_SAMPLES, c.PUTS)
         calls_cpu_ns += _scaled(cells, c.GET_CPU_NS, c.GET_SAMPLES, c.GETS)
         self.calls_cpu_ns += calls_cpu_ns
         self.cpu_ns += calls_cpu_ns
-        pickled_ns = _scaled(cells, c.PICKLE_NS, c.PICKLE_SAMPLES, c.SENDS)
+        pickled_ns = _scaled(cells, c.PICKLE_NS, c.PICKLE_SAMPLES, c.PUTS)
         unpickled_ns = _scaled(cells, c.UNPICKLE_NS, c.UNPICKLE_SAMPLES, c.GETS)
         if cells[c.HAS_FEEDER]:
             self.cpu_ns += pickled_ns + sent_ns
         self.pickle_ns += pickled_ns + unpickled_ns
         self.standard_ns += pickled_ns + unpickled_ns + sent_ns + received_ns
-        self.bytes += cells[c.SENT_BYTES] or _scaled(cells, c.PUT_BYTES, c.PUT_SAMPLES, c.PUTS)
+        self.bytes += _scaled(cells, c.PUT_BYTES, c.PUT_SAMPLES, c.PUTS)
 
     def saved_ns(self) -> float | None:
         """Returns the time that shmtree would save. A message that needs pickle saves nothing."""

@@ -33,10 +33,10 @@ def test_totals_are_scaled_from_samples_of_each_process() -> None:
 def test_saved_time_is_that_of_messages_without_pickle(refusals: int, saved: float) -> None:
     row = cells(
         PUTS=10,
-        SENDS=10,
         PICKLE_NS=2 * 10**9,
         PICKLE_SAMPLES=5,
-        SENT_BYTES=7,
+        PUT_BYTES=7,
+        PUT_SAMPLES=10,
         TRIALS=1,
         TRIAL_NS=10**8,
         REFUSALS=refusals,
