@@ -34,17 +34,26 @@ MODULES = (
     "shmtree._ipc.pipe",  # public as Pipe of shmtree.multiprocessing
     "shmtree.compat.py_sharedmemory",
     "shmtree.cuda",
+    "shmtree.gymnasium",
     "shmtree.ray",
     "shmtree.recording",
     "shmtree.replay",
     "shmtree.replay.cpprb",
     "shmtree.replay.sb3",
     "shmtree.replay.torchrl",
+    "shmtree.sb3",
     "shmtree.spdl",
     "shmtree.torch",
 )
 #: Modules with the interface of another library. Its documentation has the methods and parameters.
-OTHER_INTERFACES = ("shmtree.compat.", "shmtree.replay.cpprb.", "shmtree.replay.sb3.", "shmtree.replay.torchrl.")
+OTHER_INTERFACES = (
+    "shmtree.compat.",
+    "shmtree.gymnasium.",
+    "shmtree.replay.cpprb.",
+    "shmtree.replay.sb3.",
+    "shmtree.replay.torchrl.",
+    "shmtree.sb3.",
+)
 #: Functions that mention an error that others get: requests in flight, waiting threads, later calls.
 NOT_RAISED = {
     "shmtree.Client.close",

@@ -111,8 +111,7 @@ class Connection:
             ConnectionLost: The same, and a process of it was killed.
             OSError: This connection only sends, or is closed.
         """
-        obj = self._next()
-        return ForkingPickler.loads(obj.view) if type(obj) is _Bytes else obj
+        return self._recv(None)
 
     def poll(self, timeout: float | None = 0.0) -> bool:
         """Returns True if there is a message, or the end of the stream, in time.
@@ -214,10 +213,14 @@ class Connection:
             raise OSError("this connection is read-only")
         return self._sender
 
-    def _next(self) -> Any:
+    def _recv(self, timeout: float | None) -> Any:
+        obj = self._next(timeout)
+        return ForkingPickler.loads(obj.view) if type(obj) is _Bytes else obj
+
+    def _next(self, timeout: float | None = None) -> Any:
         receiver = self._reading()
         try:
-            return receiver.get()
+            return receiver.get(timeout=timeout)
         except PeerDied as error:
             raise ConnectionLost(*error.args, pids=error.pids) from None
 

@@ -2,58 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from typing import Any
-
 import numpy as np
 import pytest
 
 from shmtree import multiprocessing
 
-gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("gymnasium")
 
-COUNT, STEPS = 3, 5
-
-
-class Counting(gymnasium.Env):
-    """An environment. Its observations contain its number, the episode and the step. An episode has three steps."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    action_space = gymnasium.spaces.Discrete(4)
-
-    def __init__(self, number: int = 0) -> None:
-        self.number = number
-        self.at = 0
-
-    def seen(self) -> Any:
-        return np.full((84, 84, 4), 10 * self.number + self.at, np.uint8)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.at = 0
-        return self.seen(), {"seed": seed}
-
-    def step(self, action: Any) -> Any:
-        if action == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.at += 1
-        return self.seen(), float(action), self.at == 3, False, {"at": self.at}
-
-
-def environments() -> list[Any]:
-    return [lambda number=number: Counting(number) for number in range(COUNT)]
-
-
-def compare(ours: Any, theirs: Any) -> None:
-    """Checks that both return the same values, and that our earlier values did not change."""
-    kept = []
-    for number in range(STEPS):
-        actions = np.arange(COUNT) % 3
-        said = [each.reset() if number == 0 else each.step(actions) for each in (ours, theirs)]
-        np.testing.assert_equal(*said)
-        kept.append((said[0], said[1]))
-    for was, expected in kept:
-        np.testing.assert_equal(was, expected)
+from counting_env import compare, environments
 
 
 @pytest.mark.guarantee("pipe")

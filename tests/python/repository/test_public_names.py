@@ -26,12 +26,14 @@ MODULES = (
     "shmtree.compat.memory",
     "shmtree.compat.py_sharedmemory",
     "shmtree.cuda",
+    "shmtree.gymnasium",
     "shmtree.ray",
     "shmtree.recording",
     "shmtree.replay",
     "shmtree.replay.cpprb",
     "shmtree.replay.sb3",
     "shmtree.replay.torchrl",
+    "shmtree.sb3",
     "shmtree.spdl",
     "shmtree.torch",
 )
@@ -87,12 +89,12 @@ def classes_of(module: types.ModuleType) -> Iterator[tuple[str, type]]:
 
 
 def has_own_repr(cls: type) -> bool:
-    """Returns True if a class of the package, or a standard one that shows all state, defines `__repr__`."""
+    """Returns True if the package, a standard class that shows all state, or Gymnasium defines `__repr__`."""
     if issubclass(cls, BaseException) or typing.is_typeddict(cls):
         return True
     owner = next(each for each in cls.__mro__ if "__repr__" in vars(each))
     is_tensor = any(base.__module__.startswith("torch") and base.__name__ == "Tensor" for base in cls.__mro__)
-    return is_tensor or owner.__module__.split(".")[0] == "shmtree"
+    return is_tensor or owner.__module__.split(".")[0] in ("shmtree", "gymnasium")
 
 
 @pytest.mark.parametrize("name", MODULES)

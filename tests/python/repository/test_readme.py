@@ -17,7 +17,8 @@ PROGRAMS = ["README.md", "docs/recipes.md", "docs/training.md", "docs/replay.md"
 PROGRAMS += ["docs/index.md", "docs/tutorial.md", "docs/observe.md", "docs/deploy.md", "docs/security.md"]
 PROGRAMS += ["docs/channels.md", "docs/errors.md", "docs/fork.md", "docs/services.md"]
 PROGRAMS += ["docs/latest-and-broadcast.md", "docs/memory.md", "docs/names.md", "docs/types.md"]
-PROGRAMS += ["docs/shared-list.md", "docs/concepts.md", "docs/queues.md", "docs/install.md", "docs/ray.md", "docs/run.md"]
+PROGRAMS += ["docs/shared-list.md", "docs/concepts.md", "docs/queues.md", "docs/install.md", "docs/ray.md"]
+PROGRAMS += ["docs/run.md"]
 PAGES = {page: (ROOT / page).read_text() for page in PROGRAMS}
 
 
