@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -15,6 +17,7 @@ import shmtree
 
 pytest.importorskip("gymnasium")
 
+import counting_env
 import gymnasium
 from counting_env import COUNT, FAIL, HANG, KILL, Counting, compare, environments
 from gymnasium.vector import AsyncVectorEnv as Standard
@@ -163,3 +166,29 @@ def test_a_constructor_that_starts_workers_otherwise_is_refused():
 
     with pytest.raises(ImportError, match=r"package 9\.0 does not start the processes of Other"):
         _environments.check_constructor(Other, "multiprocessing", "package", "9.0")
+
+
+KILLED_MAIN = """
+import os, signal, sys
+from counting_env import environments
+from shmtree.gymnasium import AsyncVectorEnv
+
+if __name__ == "__main__":
+    made = AsyncVectorEnv(environments(), context=sys.argv[1])
+    made.reset()
+    print(*made.call("pid"), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_exit_when_the_main_process_is_killed(method: str, tmp_path: Any):
+    (tmp_path / "program.py").write_text(KILLED_MAIN)
+    command = [sys.executable, str(tmp_path / "program.py"), method]
+    paths = os.pathsep.join([os.path.dirname(counting_env.__file__), os.environ.get("PYTHONPATH", "")])
+    # The workers have this pipe, so the call returns when the last one has exited.
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert len(done.stdout.split()) == COUNT
