@@ -5,7 +5,7 @@
     from shmtree.gymnasium import AsyncVectorEnv  # was: from gymnasium.vector import AsyncVectorEnv
     environments = AsyncVectorEnv([make] * 8, shared_memory=False)
 
-Arguments, attributes, results and errors are those of the installed Gymnasium, whose code runs.
+The class runs the code of the installed Gymnasium, so arguments, attributes, results and errors are the same.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     from shmtree.sb3 import SubprocVecEnv  # was: from stable_baselines3.common.vec_env import SubprocVecEnv
     model = PPO("CnnPolicy", SubprocVecEnv([make] * 8))
 
-Arguments, attributes, results and errors are those of the installed Stable-Baselines3, whose code runs. Its replay
-buffers in shared memory are in `shmtree.replay.sb3`.
+The class runs the code of the installed Stable-Baselines3, so arguments, attributes, results and errors are the same.
+`shmtree.replay.sb3` has its replay buffers in shared memory.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python tests/upstream_suites/run.py LIBRARY [--plain] [--source FOLDER] [--report FILE] [arguments of pytest]
 
-LIBRARY is sb3, cpprb, torchrl or py-sharedmemory; it must be installed, with pytest and pytest-timeout. The script
-fetches the tests for the installed version, and keeps none of them. They come from the library's source package, or
-from its repository if the package lacks some of them. `--source` takes them from a folder with the sources instead.
+LIBRARY is sb3, gymnasium, cpprb, torchrl or py-sharedmemory; it must be installed, with pytest and pytest-timeout. The
+script fetches the tests for the installed version, and keeps none of them. They come from the library's source package,
+or from its repository if the package lacks some of them. `--source` takes them from a folder with the sources instead.
 `--plain` tests the library's own classes. `--report` writes one line per test, with its result and its name.
 """
 
@@ -26,7 +26,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 #: For each library: its distribution, its repository if its source package lacks tests, and the test files.
 LIBRARIES = {
-    "sb3": ("stable_baselines3", None, ["tests/test_buffers.py"]),
+    "sb3": ("stable_baselines3", None, ["tests/test_buffers.py", "tests/test_vec_envs.py"]),
+    "gymnasium": ("gymnasium", "https://github.com/Farama-Foundation/Gymnasium", [f"tests/vector/test_{name}.py" for
+        name in ("async_vector_env", "autoreset_mode", "observation_mode", "vector_env", "vector_env_info")]),
     "cpprb": ("cpprb", "https://github.com/ymd-h/cpprb", [f"test/test_{name}.py" for name in (
         "PyReplayBuffer", "features", "HighLevelAPI", "issue", "mp", "multi_rew", "save_load", "train", "util", "v8")]),
     "torchrl": ("torchrl", "https://github.com/pytorch/rl", [f"test/rb/test_{name}.py" for name in (

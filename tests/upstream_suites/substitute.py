@@ -20,9 +20,17 @@ def _replace(module: ModuleType, **classes: type) -> None:
 
 def _sb3() -> None:
     from shmtree.replay import sb3
+    from shmtree.sb3 import SubprocVecEnv
 
     ours = {name: getattr(sb3, name) for name in sb3.__all__}
     _replace(importlib.import_module("stable_baselines3.common.buffers"), **ours)
+    _replace(importlib.import_module("stable_baselines3.common.vec_env"), SubprocVecEnv=SubprocVecEnv)
+
+
+def _gymnasium() -> None:
+    from shmtree.gymnasium import AsyncVectorEnv
+
+    _replace(importlib.import_module("gymnasium.vector"), AsyncVectorEnv=AsyncVectorEnv)
 
 
 def _cpprb() -> None:
@@ -54,7 +62,13 @@ def _py_sharedmemory() -> None:
     _replace(py_sharedmemory, **{name: getattr(shim, name) for name in shim.__all__})
 
 
-_LIBRARIES = {"sb3": _sb3, "cpprb": _cpprb, "torchrl": _torchrl, "py-sharedmemory": _py_sharedmemory}
+_LIBRARIES = {
+    "sb3": _sb3,
+    "gymnasium": _gymnasium,
+    "cpprb": _cpprb,
+    "torchrl": _torchrl,
+    "py-sharedmemory": _py_sharedmemory,
+}
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -126,14 +126,14 @@ def test_close_after_a_death_closes_the_other_environments(tmp_path: Any):
 
 
 class Closing(Counting):
-    """Environment whose `close` leaves a file with its number, in the worker."""
+    """An environment. In a worker, `close` leaves a file with its number."""
 
     def __init__(self, number: int, folder: Any) -> None:
         super().__init__(number)
         self.folder = folder
 
     def close(self) -> None:
-        if self.at or multiprocessing.parent_process() is not None:
+        if multiprocessing.parent_process() is not None:
             (self.folder / str(self.number)).touch()
 
 
