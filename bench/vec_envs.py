@@ -3,31 +3,31 @@
     python -m bench.vec_envs [--environments 8] [--steps 300] [--rounds 5]
 
 Environments return ready frames of 84 x 84 x 4 uint8. So the figures show the transfer of an action to its environment,
-and of the result back. Only the `multiprocessing` module of either library is replaced. Both variants exist in this
-process at once and take turns. Writes a table to stdout and the figures to bench/results/vec_envs.json.
+and of the result back. Both variants exist in this process at once and take turns, in both orders. Writes a table to
+stdout and the figures to bench/results/vec_envs.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing as standard
+import importlib.metadata
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, async_vector_env
-from stable_baselines3.common.vec_env import SubprocVecEnv, subproc_vec_env
+from gymnasium.vector import AsyncVectorEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from bench import machine, markdown
-from shmtree import multiprocessing as ours
+from shmtree.gymnasium import AsyncVectorEnv as OurAsyncVectorEnv
+from shmtree.sb3 import SubprocVecEnv as OurSubprocVecEnv
 
 ACTIONS = 4
-PIPES: dict[str, ModuleType] = {"standard": standard, "shmtree": ours}
+PIPES = ("standard", "shmtree")
 
 
 class Frames(gymnasium.Env[Any, Any]):
@@ -49,24 +49,15 @@ class Frames(gymnasium.Env[Any, Any]):
         return self.frames[self.at % 256], float(action), False, False, {}
 
 
-@contextlib.contextmanager
-def imported(module: ModuleType, name: str, pipes: ModuleType) -> Iterator[None]:
-    """Replaces the attribute `name` of the module by `pipes` inside the `with` block."""
-    kept = getattr(module, name)
-    setattr(module, name, pipes)
-    yield
-    setattr(module, name, kept)
+def subproc(pipes: str, count: int) -> Any:
+    made_by = OurSubprocVecEnv if pipes == "shmtree" else SubprocVecEnv
+    return made_by([Frames] * count)
 
 
-def subproc(pipes: ModuleType, count: int) -> Any:
-    with imported(subproc_vec_env, "mp", pipes):
-        return SubprocVecEnv([Frames] * count)
-
-
-def asynchronous(shared_memory: bool) -> Callable[[ModuleType, int], Any]:
-    def make(pipes: ModuleType, count: int) -> Any:
-        with imported(async_vector_env, "multiprocessing", pipes):
-            return AsyncVectorEnv([Frames] * count, shared_memory=shared_memory)
+def asynchronous(shared_memory: bool) -> Callable[[str, int], Any]:
+    def make(pipes: str, count: int) -> Any:
+        made_by = OurAsyncVectorEnv if pipes == "shmtree" else AsyncVectorEnv
+        return made_by([Frames] * count, shared_memory=shared_memory)
 
     return make
 
@@ -92,11 +83,12 @@ def steps_per_s(environments: Any, count: int, steps: int) -> float:
 def measure(kind: str, count: int, steps: int, rounds: int) -> dict[str, Any]:
     """Returns the medians of the rounds, and of their ratios."""
     with contextlib.ExitStack() as stack:
-        made = {which: KINDS[kind](pipes, count) for which, pipes in PIPES.items()}
+        made = {which: KINDS[kind](which, count) for which in PIPES}
         for environments in made.values():
             stack.callback(environments.close)
             steps_per_s(environments, count, steps // 4 or 1)
-        found = [{which: steps_per_s(made[which], count, steps) for which in PIPES} for _ in range(rounds)]
+        orders = [PIPES if number % 2 == 0 else PIPES[::-1] for number in range(rounds)]
+        found = [{which: steps_per_s(made[which], count, steps) for which in order} for order in orders]
     medians = {which: statistics.median(each[which] for each in found) for which in PIPES}
     return {"kind": kind, **medians, "ratio": statistics.median(each["shmtree"] / each["standard"] for each in found)}
 
@@ -107,10 +99,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="steps per round")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the medians are shown")
     arguments = parser.parse_args()
-    rows = [measure(kind, arguments.environments, arguments.steps, arguments.rounds) for kind in KINDS]
     about = machine.describe({})
+    about["versions"] |= {name: importlib.metadata.version(name) for name in ("gymnasium", "stable_baselines3")}
+    rows = [measure(kind, arguments.environments, arguments.steps, arguments.rounds) for kind in KINDS]
+    about["load_after"] = machine.load()
     print(machine.line(about))
-    print(table(rows), end="")
+    print(f"{machine.dated(about)}Medians of {arguments.rounds} rounds.\n\n{table(rows)}", end="")
     machine.save("vec_envs", about, rows=rows)
 
 
