@@ -85,6 +85,14 @@ def test_three_processes_train_one_model():
     assert after.endswith("after [19200, 19200, 19200] samples")
 
 
+def test_vector_environments_continue_after_a_crash():
+    pytest.importorskip("gymnasium")
+    assert output_of(EXAMPLES / "vector_envs.py").splitlines() == [
+        "the process of environment 1 died",
+        "rewards: 120.0",
+    ]
+
+
 def test_actors_to_buffer_example_reports_added_and_sampled_rows():
     pytest.importorskip("gymnasium")
     pytest.importorskip("pygame")
