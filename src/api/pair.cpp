@@ -131,7 +131,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   if (!opened) return std::move(opened).error();
   auto channel = Channel::open(*opened, memory::unpack(handle->block), WaitContext{});
   if (!channel) return std::move(channel).error();
-  const bool is_queue = (*channel)->ending() == channel::Ending::kNever;
+  const bool is_queue = (*channel)->is_queue();
   if (is_queue != of_queue) {
     return Error{Code::kInvalid, is_queue ? "this is the handle of a queue: open it with Queue::open()"
                                           : "this is the handle of an end of a pair, not of a queue"};

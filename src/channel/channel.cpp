@@ -22,11 +22,13 @@ Error no_channel(const std::string& why) {
   return Error{Code::kIncompatible, "this block of the arena is not a channel: " + why};
 }
 
+// Returns the value of `on_peer_death`, in the terms of pairs and of queues.
 const char* word_of(Ending ending) noexcept {
   switch (ending) {
-    case Ending::kRaise: return "raise";
-    case Ending::kWait: return "wait";
-    case Ending::kNever: return "never";
+    case Ending::kRaise:
+    case Ending::kQueueRaise: return "raise";
+    case Ending::kWait:
+    case Ending::kNever: return "wait";
     case Ending::kEach: return "each";
   }
   return "unknown (the channel is damaged)";

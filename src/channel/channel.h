@@ -90,6 +90,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Returns kInvalid, with both values, if the channel was created with other options.
   Status check_options(const ChannelOptions& options) const;
   Ending ending() const noexcept { return parts_.control.ending(); }
+  bool is_queue() const noexcept { return parts_.control.is_queue(); }
 
   Ends& ends() noexcept { return parts_.ends; }
   Watchers& watchers() noexcept { return parts_.watchers; }

@@ -28,7 +28,7 @@ struct Control {
   // Returns the size of the longest frame that needs no block.
   std::uint64_t inline_bytes() const noexcept { return channel::inline_bytes(slot_bytes); }
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
-  bool is_queue() const noexcept { return ending() == Ending::kNever; }
+  bool is_queue() const noexcept { return ending() == Ending::kNever || ending() == Ending::kQueueRaise; }
   bool is_named() const noexcept { return platform::load_relaxed(shared.named) != 0; }
   bool keeps_open() const noexcept { return shared.keep_open != 0; }
   bool drops_oldest() const noexcept { return shared.drop_oldest != 0; }

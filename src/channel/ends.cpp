@@ -64,15 +64,37 @@ bool Ends::has_attached_member(End end) const noexcept {
 // child. The last two moves add a member, then count it in `seats`, and only then remove the end from its old place. So
 // if no member was added between two loads of `seats`, the end moved at most from a member to a transfer. Members and
 // transfers are read in that order.
-bool Ends::has_users(End end) const noexcept {
+template <class HasMember>
+bool Ends::has_users_by(End end, const HasMember& has_any) const noexcept {
   std::uint32_t before = load_acquire(state(end).seats);
   for (;;) {
-    if (has_attached_member(end) || is_in_transit(end)) return true;
+    if (has_any() || is_in_transit(end)) return true;
     fence_acquire();  // members and transfers are read before the count is read again
     const std::uint32_t now = load_acquire(state(end).seats);
     if (now == before) return false;
     before = now;
   }
+}
+
+bool Ends::has_users(End end) const noexcept {
+  return has_users_by(end, [&] { return has_attached_member(end); });
+}
+
+bool Ends::has_other_member(End end, Identity observer) const noexcept {
+  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
+    std::uint64_t others = taking_part(end, i);
+    if (observer != memory::kNoIdentity && memory::slot_of(observer) / 64 == i) {
+      others &= ~ParticipantSet::bit_of(memory::slot_of(observer));
+    }
+    if (others != 0) return true;
+  }
+  return false;
+}
+
+bool Ends::has_only_dead_peers(End end, Identity observer) const noexcept {
+  if (control_.ending() != Ending::kQueueRaise || !has_killed_members(end) || control_.is_shut_down()) [[likely]]
+    return false;
+  return !has_users_by(end, [&] { return has_other_member(end, observer); });
 }
 
 // bits_of(word) returns the bits of 64 participants.
@@ -165,10 +187,24 @@ Status Ends::poll_deaths(End end) const {
 }
 
 Status Ends::report_deaths(End end) const {
-  if (!has_deaths_to_report(end)) [[likely]]
+  if (!reports_each_death(end)) [[likely]]
     return success();
   auto died = take_deaths(end);
   return died ? Status(std::move(*died)) : success();
+}
+
+Status Ends::report_dead_peers(End end) const {
+  if (!has_only_dead_peers(end, control_.arena.current_identity())) [[likely]]
+    return success();
+  const std::string use = end == End::kSending ? "put into" : "get from";
+  Error error{Code::kPeerDied, "no other process is left that could " + use + " this queue, and these died:"};
+  for (const auto& noted : state(end).killed.pids) {
+    const std::int32_t pid = load_relaxed(noted);
+    if (pid == 0) continue;
+    error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
+    error.pids.push_back(std::max(pid, 0));
+  }
+  return error;
 }
 
 std::optional<Error> Ends::take_deaths(End end) const {
@@ -210,7 +246,7 @@ Error Ends::left_before_use() const {
 }
 
 Status Ends::check_transfer(std::uint64_t number, End end, int giver_pid) const {
-  if (number == 0 || control_.ending() == Ending::kNever) return success();
+  if (number == 0 || control_.is_queue()) return success();
   if (memory::transferred(number) != transferred(end)) {
     return Error{Code::kInvalid, end == End::kSending ? "this is the handle of a receiving end, not of a sending one"
                                                       : "this is the handle of a sending end, not of a receiving one"};

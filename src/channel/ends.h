@@ -9,7 +9,8 @@
 //
 // In a queue, a process owns both ends, and may use either at any time. So it counts as attached to an end until it
 // leaves that end, even if it uses only the other one. Only a process that has left one end itself, and not the other,
-// sees that no process has that end.
+// sees that no process has that end. With Ending::kQueueRaise, a process also sees that no other one can use an end any
+// more and that one was killed. For that, processes that have used only the other end do not count.
 //
 // All of this is in shared memory. Membership keeps the state of this process.
 //
@@ -94,10 +95,16 @@ class Ends {
   // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
   bool has_killed_members(End end) const noexcept;
-  // True if a member of the end was killed, and the other end must report that death before the end of the stream.
+  // True if the other end must report deaths now: with Ending::kEach, or because of has_only_dead_peers().
   bool has_deaths_to_report(End end) const noexcept {
-    return control_.ending() == Ending::kEach && has_killed_members(end);
+    return reports_each_death(end) || has_only_dead_peers(end, control_.arena.current_identity());
   }
+  // With Ending::kQueueRaise: true if a member of the end was killed, and no process except `observer` can use the end
+  // any more. A process that has used only the other end does not count, as in a pair.
+  bool has_only_dead_peers(End end, Identity observer) const noexcept;
+  // Returns kPeerDied with the pids of the killed members if has_only_dead_peers() for this process. Takes nothing from
+  // the list, so every call reports them until another process has the queue.
+  Status report_dead_peers(End end) const;
   // Returns kClosed or kPeerDied if the other end must see that now.
   Status check_open(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
   // With Ending::kEach, returns kPeerDied with the deaths at the end, even if the stream has not ended. Succeeds if
@@ -125,6 +132,12 @@ class Ends {
   template <class Bits>
   std::vector<int> pids_of(const Bits& bits_of) const;
   Status poll_deaths(End end) const;
+  bool reports_each_death(End end) const noexcept {
+    return control_.ending() == Ending::kEach && has_killed_members(end);
+  }
+  bool has_other_member(End end, Identity observer) const noexcept;
+  template <class HasMember>
+  bool has_users_by(End end, const HasMember& has_any) const noexcept;
   bool has_transfer(End end) const noexcept {
     return control_.arena.transfers().is_in_transit(memory::pack(control_.block), transferred(end));
   }

@@ -54,7 +54,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 13;
+constexpr std::uint32_t kChannelVersion = 14;
 
 // One slot of the ring. `block` is a packed BlockRef, or 0 for an inline frame, which then follows the slot.
 struct RingSlot {
@@ -193,10 +193,11 @@ constexpr std::uint64_t record_bytes(std::uint64_t slot_bytes) noexcept {
 
 // Decides what a blocked call does once its peers are gone.
 enum class Ending : std::uint32_t {
-  kRaise = 0,  // Reports killed peers once no peer is left.
-  kWait = 1,   // Waits for a successor of a killed peer; the stream still ends once every peer has closed.
-  kNever = 2,  // A queue: only a process that has left one end itself sees that no process has the other.
-  kEach = 3,   // Reports each killed peer when it is detected, even if others are left.
+  kRaise = 0,       // Reports killed peers once no peer is left.
+  kWait = 1,        // Waits for a successor of a killed peer; the stream still ends once every peer has closed.
+  kNever = 2,       // A queue: only a process that has left one end itself sees that no process has the other.
+  kEach = 3,        // Reports each killed peer when it is detected, even if others are left.
+  kQueueRaise = 4,  // A queue that reports killed peers once no other process can use the end.
 };
 
 // State of a queue's shutdown, which is final and applies to every process.

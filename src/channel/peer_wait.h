@@ -23,7 +23,8 @@ struct PeerWait {
 // Blocks until ready() returns true, as long as some process is attached to the other end. ready() was false before
 // each error:
 //   - kTimeout: the deadline has passed. kInterrupted: a hook ended the wait.
-//   - The errors of Ends::end_error(). kClosed also if it is proved that no process will ever use that end.
+//   - The errors of Ends::end_error() and Ends::report_dead_peers(). kClosed also if it is proved that no process will
+//     ever use that end.
 template <class Ready>
 Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& what, const Ready& ready,
                       const WaitContext& wait) {
@@ -33,6 +34,10 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
     auto recovered = memory::recover_from_deaths(control.arena, platform::wait_policy::alive_within_ns(!first), wait);
     if (!recovered || (*recovered && ready())) return recovered;
     if (Status deaths = ends.report_deaths(peers); !deaths) return std::move(deaths).error();
+    if (Status dead = ends.report_dead_peers(peers); !dead) {
+      if (ready()) return true;  // made ready by the last peer, before it died
+      return std::move(dead).error();
+    }
     if (ends.is_over(peers)) {
       if (ready()) return true;  // made ready by the last peer, before it left
       return ends.end_error(peers);

@@ -188,6 +188,10 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
     if (!recovered || (*recovered && has_space_now())) return recovered;
     if (Status attended = parts_.ends.check_open(End::kReceiving); !attended) return std::move(attended).error();
+    if (Status dead = parts_.ends.report_dead_peers(End::kReceiving); !dead) {
+      if (has_space_now()) return true;  // made by the last receiver, before it died
+      return std::move(dead).error();
+    }
     if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
     return false;
   };

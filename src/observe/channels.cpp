@@ -32,7 +32,8 @@ ObservedEnd& end_of(ObservedChannel& info, End end) noexcept {
 
 std::string_view word_of(channel::Ending ending) noexcept {
   switch (ending) {
-    case channel::Ending::kRaise: return "raise";
+    case channel::Ending::kRaise:
+    case channel::Ending::kQueueRaise: return "raise";
     case channel::Ending::kWait: return "wait";
     case channel::Ending::kEach: return "each";
     case channel::Ending::kNever: return "never";

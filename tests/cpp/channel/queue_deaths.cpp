@@ -1,0 +1,128 @@
+// Queues that report killed peers (Ending::kQueueRaise).
+#include <unistd.h>
+
+#include <vector>
+
+#include "support/catch2.h"
+#include "support/channels.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+
+namespace {
+
+std::shared_ptr<Channel> new_queue(std::uint64_t capacity = 0) {
+  return new_channel(new_arena(), with_capacity(capacity, Ending::kQueueRaise));
+}
+
+}  // namespace
+
+// guarantee: queue-peer-died
+TEST_CASE("get of a queue reports dead senders until one joins") {
+  auto queue = new_queue();
+  Gate up;
+  Child sender([&] {
+    put(*queue, 1).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  const int pid = sender.pid();
+  sender.kill_and_wait();
+  REQUIRE(get(*queue).value() == 1);
+  for (int call = 0; call < 2; ++call) {
+    auto told = get(*queue);
+    REQUIRE(code_of(told) == Code::kPeerDied);
+    REQUIRE(told.error().pids == std::vector<int>{pid});
+  }
+  REQUIRE(code_of(get(*queue, no_wait())) == Code::kPeerDied);
+  REQUIRE(queue->ready());
+  Gate joined, go;
+  Child next([&] {
+    joined.open();
+    go.wait();
+    put(*queue, 2).value();
+    return true;
+  });
+  joined.wait();
+  REQUIRE(code_of(get(*queue, patience(10))) == Code::kEmpty);
+  REQUIRE_FALSE(queue->ready());
+  go.open();
+  REQUIRE(get(*queue).value() == 2);
+  REQUIRE(next.succeeded());
+}
+
+// guarantee: queue-peer-died
+TEST_CASE("put into a full queue reports dead receivers") {
+  auto queue = new_queue(1);
+  put(*queue, 1).value();
+  Gate up;
+  Child receiver([&] {
+    get(*queue).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  put(*queue, 2).value();
+  const int pid = receiver.pid();
+  receiver.kill_and_wait();
+  auto told = put(*queue, 3);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids == std::vector<int>{pid});
+  REQUIRE(get(*queue).value() == 2);  // this process may still use both ends
+  put(*queue, 4).value();
+}
+
+// guarantee: queue-peer-died
+TEST_CASE("A dead process that used only the other end is not reported") {
+  auto queue = new_queue(1);
+  put(*queue, 1).value();
+  Gate up;
+  Child receiver([&] {
+    get(*queue).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  receiver.kill_and_wait();
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+}
+
+TEST_CASE("A queue waits while a process that used neither end lives") {
+  auto queue = new_queue();
+  Peer first(*queue);
+  Gate go;
+  Child idle([&] {
+    go.wait();
+    return true;
+  });
+  first.child.kill_and_wait();
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+  go.open();
+  REQUIRE(idle.succeeded());
+  REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
+}
+
+TEST_CASE("A queue waits after senders that have exited") {
+  auto queue = new_queue();
+  Child sender([&] {
+    put(*queue, 1).value();
+    Channel::leave_all();  // as at an ordinary exit; a Child ends by _exit()
+    return true;
+  });
+  REQUIRE(sender.succeeded());
+  REQUIRE(get(*queue).value() == 1);
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+}
+
+TEST_CASE("A shutdown of a queue comes before its dead senders") {
+  auto queue = new_queue();
+  Peer sender(*queue);
+  sender.child.kill_and_wait();
+  REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
+  queue->tasks().shut_down(false, patience()).value();
+  REQUIRE(code_of(get(*queue)) == Code::kShutDown);
+}
