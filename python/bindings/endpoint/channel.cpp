@@ -32,6 +32,7 @@ channel::Ending ending_of(const std::string& word) {
   if (word == "wait") return channel::Ending::kWait;
   if (word == "each") return channel::Ending::kEach;
   if (word == "never") return channel::Ending::kNever;
+  if (word == "queue_raise") return channel::Ending::kQueueRaise;
   throw py::value_error("on_peer_death is '" + word + "'; it must be 'raise', 'wait' or 'each'");
 }
 
@@ -115,8 +116,7 @@ void bind_channel(py::module_& module) {
       .def("require_portable", &Channel::require_portable)
       .def("note_killed_receiver",
            [](Channel& channel, int pid) { channel.ends().note_killed(channel::End::kReceiving, pid); })
-      .def_property_readonly("is_queue",
-                             [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
+      .def_property_readonly("is_queue", &Channel::is_queue)
       .def("stats", &channel_stats)
       .def(
           "begin_transfer",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core
 from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
 from ..errors import ChannelClosed, ShutDown
 from . import waiting
-from .arguments import limit, whole
+from .arguments import limit, one_of, whole
 from .channel import End, Rates, Terms, new_channel
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from .arena import Arena
 
 _T = TypeVar("_T")
+
+#: Effect of killed processes on a call of a queue that no other process can end any more.
+OnQueuePeerDeath = Literal["wait", "raise"]
+_ENDINGS = {"wait": "never", "raise": "queue_raise"}
 
 
 def _put_nowait(self: BaseQueue[_T], obj: _T, **options: Any) -> None:
@@ -59,6 +63,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         name: str | None,
         arena: Arena | None,
         allow_pickle: bool | None,
+        on_peer_death: str,
         portable: bool,
         exist_ok: bool,
     ) -> None:
@@ -68,7 +73,8 @@ class BaseQueue(_core.QueueBase[_T], End):
         if arena is not None and not hasattr(arena, "_open"):
             raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
         home = arena._open() if arena is not None else None
-        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), "never", portable=bool(portable))
+        ending = _ENDINGS[one_of("on_peer_death", on_peer_death, "wait", "raise")]
+        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), ending, portable=bool(portable))
         self._become(*new_channel(home, terms, allow_pickle, name, QUEUE, bool(exist_ok)))
 
     def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
@@ -197,6 +203,10 @@ class Queue(BaseQueue[_T]):
         arena: Arena for the objects; None takes the arena that this process makes for all channels.
         allow_pickle: True if objects without a native kind may be pickled. None (default) allows it for unnamed queues
             and refuses it for named ones, where both sides have to allow it.
+        on_peer_death: What a blocked call does if a process was killed and no other process is left that could end the
+            wait. "wait" (default): keep waiting, as the standard queue does. "raise": raise PeerDied. For `get` of an
+            empty queue, only processes that could put count, and for `put` into a full one, those that could get. A
+            process that has used only the other method does not count, but one that has used neither does.
         portable: If True, `put` refuses objects that are valid on this machine only; see `create_pair`.
         exist_ok: If a queue has this name already, opens that queue instead.
         ctx: Ignored; it exists for multiprocessing's signature. A queue works with every start method.
@@ -221,11 +231,12 @@ class Queue(BaseQueue[_T]):
         name: str | None = None,
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
+        on_peer_death: OnQueuePeerDeath = "wait",
         portable: bool = False,
         exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(maxsize, max_bytes, name, arena, allow_pickle, portable, exist_ok)
+        self._create(maxsize, max_bytes, name, arena, allow_pickle, on_peer_death, portable, exist_ok)
 
     def join_thread(self) -> None:
         """Does nothing, because there is no thread: every object that was put is in the queue already.
@@ -281,6 +292,7 @@ class SimpleQueue(BaseQueue[_T]):
         name: Name under which the user's other processes find the queue with `SimpleQueue.open`.
         arena: Arena for the objects; see `Queue`.
         allow_pickle: True if objects without a native kind may be pickled; see `Queue`.
+        on_peer_death: What a blocked call does when processes were killed; see `Queue`.
         portable: If True, `put` refuses objects that are valid on this machine only.
         exist_ok: If a queue has this name already, opens that queue instead.
         ctx: Ignored; it exists for multiprocessing's signature.
@@ -293,8 +305,9 @@ class SimpleQueue(BaseQueue[_T]):
         name: str | None = None,
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
+        on_peer_death: OnQueuePeerDeath = "wait",
         portable: bool = False,
         exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(0, max_bytes, name, arena, allow_pickle, portable, exist_ok)
+        self._create(0, max_bytes, name, arena, allow_pickle, on_peer_death, portable, exist_ok)
