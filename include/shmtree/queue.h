@@ -8,8 +8,9 @@
 ///
 /// Interoperates with shmtree.Queue, JoinableQueue and SimpleQueue of Python, by name and by handle. Any number of
 /// processes may put and get. Unlike the stream of a pair, a queue does not end when no other process has it: get()
-/// waits for new processes. The death of a process is not an error. Only shutdown() ends a queue. Ownership, timeouts,
-/// errors and thread safety are those of pair.h. A Queue is a handle: copies refer to the same queue.
+/// waits for new processes. The death of a process is not an error, unless the queue has OnPeerDeath::kRaise. Only
+/// shutdown() ends a queue. Ownership, timeouts, errors and thread safety are those of pair.h. A Queue is a handle:
+/// copies refer to the same queue.
 #pragma once
 
 #include <concepts>
@@ -42,6 +43,11 @@ struct QueueOptions {
   std::optional<bool> allow_pickle{};  ///< See PairOptions.
   bool portable = false;               ///< See PairOptions.
   bool exist_ok = false;               ///< See PairOptions.
+  /// Effect of killed processes. With kRaise, get() of an empty queue returns kPeerDied if a process that could put was
+  /// killed and no other process is left that could. put() into a full queue does the same for processes that could
+  /// get. A process that has used only the other function does not count. Calls return the error until a new process
+  /// has the queue. kEach is refused with kInvalid.
+  OnPeerDeath on_peer_death = OnPeerDeath::kWait;
 };
 
 /// A handle of a queue.

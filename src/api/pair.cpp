@@ -175,6 +175,15 @@ channel::Ending ending_of(OnPeerDeath on_peer_death) {
   throw BadResult(no_enumerator("on_peer_death", on_peer_death));
 }
 
+channel::Ending ending_of_queue(OnPeerDeath on_peer_death) {
+  switch (on_peer_death) {
+    case OnPeerDeath::kRaise: return channel::Ending::kQueueRaise;
+    case OnPeerDeath::kWait: return channel::Ending::kNever;
+    case OnPeerDeath::kEach: throw BadResult(Error{Code::kInvalid, "on_peer_death of a queue must be kRaise or kWait"});
+  }
+  throw BadResult(no_enumerator("on_peer_death", on_peer_death));
+}
+
 bool drops_oldest(OnFull on_full) {
   switch (on_full) {
     case OnFull::kBlock: return false;
@@ -185,7 +194,7 @@ bool drops_oldest(OnFull on_full) {
 
 channel::ChannelOptions channel_options(const PairOptions& options, bool of_queue) {
   channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
-  made.ending = of_queue ? channel::Ending::kNever : ending_of(options.on_peer_death);
+  made.ending = of_queue ? ending_of_queue(options.on_peer_death) : ending_of(options.on_peer_death);
   made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
   made.max_unacked = options.max_unacked;
   made.max_attempts = options.max_attempts;

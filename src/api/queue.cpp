@@ -91,6 +91,7 @@ Queue make_queue(const QueueOptions& options) {
   made.allow_pickle = options.allow_pickle;
   made.portable = options.portable;
   made.exist_ok = options.exist_ok;
+  made.on_peer_death = options.on_peer_death;
   auto [sending, receiving] = ChannelState::make(made, true);
   return {ChannelState::handle_to<Sender>(std::move(sending)), ChannelState::handle_to<Receiver>(std::move(receiving))};
 }

@@ -51,6 +51,24 @@ TEST_CASE("get on a queue waits although its last sender was killed") {
   CHECK(queue.get(300ms).code() == Code::kEmpty);
 }
 
+// guarantee: queue-peer-died
+TEST_CASE("get on a queue with kRaise reports killed senders") {
+  const Arena arena = Arena::create({.max_bytes = 16 << 20}).value();
+  const Queue queue = make_queue({.arena = arena, .on_peer_death = OnPeerDeath::kRaise});
+  const std::string handle = queue.handle().value();
+  Child killed([&] {
+    Queue::open(handle).value().put("last words").value();
+    return kill(getpid(), SIGKILL) == 0;
+  });
+  const int pid = killed.pid();
+  CHECK_FALSE(killed.succeeded());
+  CHECK(queue.get(30s).value().as<std::string>() == "last words");
+  const auto told = queue.get(30s);
+  REQUIRE(told.code() == Code::kPeerDied);
+  CHECK(told.error().pids == std::vector<int>{pid});
+  CHECK_THROWS_AS(make_queue({.on_peer_death = OnPeerDeath::kEach}), BadResult);
+}
+
 TEST_CASE("join returns once every put message is done") {
   const Queue queue = new_queue();
   queue.join(0s).value();
