@@ -430,6 +430,7 @@ class SenderBase(_Sending, Generic[_T]):
             ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
                 processes that have one are blocked and never used it (a deadlock).
             shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+                A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
             ShutDown: The queue was shut down.
             MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
             OutOfSharedMemory: Pinned views, or the machine, leave no memory for the message.
@@ -590,6 +591,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
                 attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
                 end of the stream.
             shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+                An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
                 it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
@@ -725,6 +727,7 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
             ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
                 processes that have one are blocked and never used it (a deadlock).
             shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+                A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
             ShutDown: The queue was shut down.
             MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
             OutOfSharedMemory: Pinned views, or the machine, leave no memory for the message.
@@ -811,6 +814,7 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
                 attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
                 end of the stream.
             shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+                An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
                 it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
