@@ -167,6 +167,12 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
   };
   auto made = drop_for_space();
   if (!made || *made) return made ? success() : Status(std::move(made).error());
+  if (parts_.control.ending() == Ending::kQueueRaise) {
+    // Otherwise blocked senders would count as receivers for each other.
+    auto me = parts_.control.arena.identity();
+    if (!me) return std::move(me).error();
+    parts_.membership.mark_used(End::kSending, *me);
+  }
   const auto places = [&]() -> std::uint64_t {
     if (!has_space_now()) return 0;
     const std::uint64_t most = shared.capacity;

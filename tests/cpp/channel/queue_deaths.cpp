@@ -15,6 +15,13 @@ std::shared_ptr<Channel> new_queue(std::uint64_t capacity = 0) {
   return new_channel(new_arena(), with_capacity(capacity, Ending::kQueueRaise));
 }
 
+// Receives messages until there is an error, and returns it.
+Result<std::uint64_t> get_all(Channel& queue) {
+  auto got = get(queue);
+  while (got) got = get(queue);
+  return got;
+}
+
 }  // namespace
 
 // guarantee: queue-peer-died
@@ -125,4 +132,49 @@ TEST_CASE("A shutdown of a queue comes before its dead senders") {
   REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
   queue->tasks().shut_down(false, patience()).value();
   REQUIRE(code_of(get(*queue)) == Code::kShutDown);
+}
+
+// guarantee: queue-peer-died
+TEST_CASE("Each of several blocked receivers reports the last sender") {
+  auto queue = new_queue();
+  Gate waits, up;
+  Child receiver([&] {
+    if (code_of(get(*queue, no_wait())) != Code::kEmpty) return false;
+    waits.open();
+    return code_of(get_all(*queue)) == Code::kPeerDied;
+  });
+  waits.wait();
+  Child sender([&] {
+    put(*queue, 1).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  sender.kill_and_wait();
+  REQUIRE(code_of(get_all(*queue)) == Code::kPeerDied);
+  REQUIRE(receiver.succeeded());
+}
+
+// guarantee: queue-peer-died
+TEST_CASE("Each of several blocked senders reports the last receiver") {
+  auto queue = new_queue(1);
+  put(*queue, 1).value();
+  Gate up, go;
+  Child receiver([&] {
+    get(*queue).value();
+    up.open();
+    pause();
+    return true;
+  });
+  up.wait();
+  put(*queue, 2).value();
+  Child sender([&] {  // has never put before
+    go.open();
+    return code_of(put(*queue, 3)) == Code::kPeerDied;
+  });
+  go.wait();
+  receiver.kill_and_wait();
+  REQUIRE(code_of(put(*queue, 4)) == Code::kPeerDied);
+  REQUIRE(sender.succeeded());
 }
