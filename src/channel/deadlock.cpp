@@ -96,14 +96,14 @@ class Walk {
       if (word == static_cast<std::uint32_t>(WaitFor::kNothing)) continue;
       if ((word & memory::kWaitsForEver) == 0) return false;
       const std::uint64_t about = load_relaxed(wait.about);
-      if (!is_hopeless(memory::what_of_wait(word), about)) return false;
+      if (!is_hopeless(identity, memory::what_of_wait(word), about)) return false;
       calls_.push_back({identity, i, about, load_relaxed(wait.since_ns)});
       ++threads;
     }
     return threads != 0 && threads == (identity == me_ ? threads_ : load_acquire(participant.threads));
   }
 
-  bool is_hopeless(WaitFor what, std::uint64_t about) {
+  bool is_hopeless(Identity identity, WaitFor what, std::uint64_t about) {
     if (what != WaitFor::kMessage && what != WaitFor::kSpace) return false;
     std::optional<Seen> seen;
     Seen::look(arena_, about, seen);
@@ -112,7 +112,8 @@ class Walk {
     const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
     const Ends::Uses uses = seen->ends.uses(peers);
     // The call is about to return an error by itself.
-    if (!uses.is_attached || seen->control.is_shut_down() || seen->ends.has_deaths_to_report(peers)) return false;
+    if (!uses.is_attached || seen->control.is_shut_down()) return false;
+    if (seen->ends.has_deaths_to_report(peers, identity)) return false;
     if (!uses.used && may_end(seen->control, seen->ends, peers)) {
       const Deadlock::Rank rank{uses.given, load_once(seen->control.shared.made_ns)};
       if (!first_ || rank < *first_) first_ = rank;

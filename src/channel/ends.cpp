@@ -92,7 +92,7 @@ bool Ends::has_other_member(End end, Identity observer) const noexcept {
 }
 
 bool Ends::has_only_dead_peers(End end, Identity observer) const noexcept {
-  if (control_.ending() != Ending::kQueueRaise || !has_killed_members(end) || control_.is_shut_down()) [[likely]]
+  if (!may_report_dead_peers(end) || control_.is_shut_down()) [[likely]]
     return false;
   return !has_users_by(end, [&] { return has_other_member(end, observer); });
 }

@@ -95,13 +95,23 @@ class Ends {
   // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
   bool has_killed_members(End end) const noexcept;
-  // True if the other end must report deaths now: with Ending::kEach, or because of has_only_dead_peers().
+  // True if the process `observer`, by default this one, must report deaths now: with Ending::kEach, or because of
+  // has_only_dead_peers().
   bool has_deaths_to_report(End end) const noexcept {
-    return reports_each_death(end) || has_only_dead_peers(end, control_.arena.current_identity());
+    return has_deaths_to_report(end, control_.arena.current_identity());
+  }
+  bool has_deaths_to_report(End end, Identity observer) const noexcept {
+    return reports_each_death(end) || has_only_dead_peers(end, observer);
   }
   // With Ending::kQueueRaise: true if a member of the end was killed, and no process except `observer` can use the end
   // any more. A process that has used only the other end does not count, as in a pair.
   bool has_only_dead_peers(End end, Identity observer) const noexcept;
+  // True if has_only_dead_peers() may hold for some process.
+  bool may_report_dead_peers(End end) const noexcept {
+    return control_.ending() == Ending::kQueueRaise && has_killed_members(end);
+  }
+  // True if calls that wait for processes at the end may have to return an error. Each process checks that for itself.
+  bool may_end_waits(End end) const noexcept { return !has_users(end) || may_report_dead_peers(end); }
   // Returns kPeerDied with the pids of the killed members if has_only_dead_peers() for this process. Takes nothing from
   // the list, so every call reports them until another process has the queue.
   Status report_dead_peers(End end) const;

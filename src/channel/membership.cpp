@@ -141,7 +141,7 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
     state(end).given.remove(memory::slot_of(me));
     used_as_[end].store(memory::kNoIdentity, std::memory_order_relaxed);
   }
-  if (!ends_.has_users(end)) watchers_.wake_all();
+  if (ends_.may_end_waits(end)) watchers_.wake_all();
 }
 
 void Membership::note_use(End end, Identity me) noexcept {
@@ -151,7 +151,7 @@ void Membership::note_use(End end, Identity me) noexcept {
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
   // This use may have detached the process from the other end.
-  if (!ends_.has_users(other(end))) watchers_.wake_all();
+  if (ends_.may_end_waits(other(end))) watchers_.wake_all();
 }
 
 Result<std::uint64_t> Membership::begin_transfer(End end) {
@@ -164,7 +164,7 @@ Result<std::uint64_t> Membership::begin_transfer(End end) {
 void Membership::end_transfer(std::uint64_t number, End end) noexcept {
   note_given(end);
   memory::end_transfer(control_.arena, number);
-  if (number != 0 && !ends_.has_users(end)) watchers_.wake_all();
+  if (number != 0 && ends_.may_end_waits(end)) watchers_.wake_all();
 }
 
 void Membership::add_child_member(End end, Identity child) noexcept {

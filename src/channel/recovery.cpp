@@ -250,11 +250,11 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   Watchers::send_wakes(control, End::kSending);
   const Records records(control);
   const Ends ends(control, records);
-  // The queue may have lost its last sender. Each receiver checks that for itself.
-  const bool must_check = control.ending() == Ending::kQueueRaise && ends.has_killed_members(End::kSending);
-  const bool must_report = must_check || ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending);
+  const bool must_report = ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending, memory::kNoIdentity);
   if (must_report || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::send_wakes(control, End::kReceiving);
+  } else if (ends.may_report_dead_peers(End::kSending)) {
+    Watchers::announce_deaths(control, ends, End::kSending);
   }
 }
 

@@ -47,15 +47,25 @@ void Watchers::wake_all() noexcept {
   notify_all(control_.shared.space);
   notify_all(control_.shared.freed_bytes);
   notify_all(control_.shared.acked);
-  if (can_put()) send_wakes(control_, End::kSending);
+  if (can_put()) {
+    send_wakes(control_, End::kSending);
+  } else if (ends_.may_report_dead_peers(End::kReceiving)) {
+    announce_deaths(control_, ends_, End::kReceiving);
+  }
   announce_end();
+}
+
+void Watchers::announce_deaths(const Control& control, const Ends& ends, End end) noexcept {
+  send_bytes_to(control, other(end), [&](Identity identity) { return ends.has_deaths_to_report(end, identity); });
 }
 
 // Wakes all receivers for which the stream may be over. That depends on the messages that each process has taken.
 void Watchers::announce_end() noexcept {
   notify_all(control_.shared.items);
-  send_bytes_to(control_, End::kReceiving,
-                [this](Identity identity) { return can_receive() || ends_.is_over(End::kSending, identity); });
+  send_bytes_to(control_, End::kReceiving, [this](Identity identity) {
+    return can_receive() || ends_.is_over(End::kSending, identity) ||
+           ends_.has_only_dead_peers(End::kSending, identity);
+  });
 }
 
 // After a receipt: wakes the next waiter for a remaining message, or all waiters at the end of the stream.

@@ -54,6 +54,8 @@ class Watchers {
 
   // Wakes every waiter at both ends, in every process, so that it checks again.
   void wake_all() noexcept;
+  // Wakes the watchers that must report deaths of processes at `end`.
+  static void announce_deaths(const Control& control, const Ends& ends, End end) noexcept;
   // Passes the wake-up of this call on to another waiter, since this call does not put now, or not receive.
   void leave_space_to_others() noexcept { memory::notify(control_.shared.space); }
   void leave_messages_to_others() noexcept {

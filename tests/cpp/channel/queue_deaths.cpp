@@ -1,8 +1,10 @@
 // Queues that report killed peers (Ending::kQueueRaise).
+#include <poll.h>
 #include <unistd.h>
 
 #include <vector>
 
+#include "channel/wake_hub.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 
@@ -177,4 +179,27 @@ TEST_CASE("Each of several blocked senders reports the last receiver") {
   receiver.kill_and_wait();
   REQUIRE(code_of(put(*queue, 4)) == Code::kPeerDied);
   REQUIRE(sender.succeeded());
+}
+
+TEST_CASE("A blocked get ends when the last other process leaves") {
+  auto queue = new_queue();
+  auto hub = channel::WakeHub::of_this_process().value();
+  Gate go;
+  Child idle([&] {
+    go.wait();
+    Channel::leave_all();
+    return true;
+  });
+  {
+    Peer sender(*queue);
+    sender.child.kill_and_wait();
+  }
+  notice_deaths(*queue);
+  REQUIRE(code_of(get(*queue, no_wait())) == Code::kEmpty);
+  REQUIRE_FALSE(queue->watchers().await(End::kReceiving, *hub).value());
+  go.open();
+  REQUIRE(idle.succeeded());
+  pollfd woken{hub->fd(), POLLIN, 0};
+  REQUIRE(poll(&woken, 1, 0) == 1);  // a coroutine is woken by the process that left
+  REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
 }
