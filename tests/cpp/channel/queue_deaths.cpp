@@ -2,6 +2,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <csignal>
 #include <vector>
 
 #include "channel/wake_hub.h"
@@ -23,6 +25,10 @@ Result<std::uint64_t> get_all(Channel& queue) {
   while (got) got = get(queue);
   return got;
 }
+
+#if defined(SHMTREE_CRASH_POINTS)
+const std::int64_t kStep = under_valgrind() ? 17 : 1;  // each child costs valgrind 0.1 s
+#endif
 
 }  // namespace
 
@@ -136,6 +142,23 @@ TEST_CASE("A shutdown of a queue comes before its dead senders") {
   REQUIRE(code_of(get(*queue)) == Code::kShutDown);
 }
 
+TEST_CASE("A death is reported after another process exited cleanly") {
+  auto queue = new_queue();
+  Child exiting([&] {
+    put(*queue, 1).value();
+    Channel::leave_all();
+    return true;
+  });
+  REQUIRE(exiting.succeeded());
+  REQUIRE(get(*queue).value() == 1);
+  Peer sender(*queue);
+  const int pid = sender.child.pid();
+  sender.child.kill_and_wait();
+  auto told = get(*queue);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids == std::vector<int>{pid});
+}
+
 // guarantee: queue-peer-died
 TEST_CASE("Each of several blocked receivers reports the last sender") {
   auto queue = new_queue();
@@ -203,3 +226,117 @@ TEST_CASE("A blocked get ends when the last other process leaves") {
   REQUIRE(poll(&woken, 1, 0) == 1);  // a coroutine is woken by the process that left
   REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
 }
+
+TEST_CASE("A stopped sender of a queue counts as alive") {
+  auto queue = new_queue();
+  Peer first(*queue), second(*queue);
+  second.child.signal(SIGSTOP);
+  second.child.wait_until_stopped();
+  first.child.kill_and_wait();
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+  second.child.kill_and_wait();
+  auto told = get(*queue);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids.size() == 2);
+}
+
+TEST_CASE("A child of a killed sender may still put") {
+  auto queue = new_queue();
+  Gate up, go, done;
+  Child sender([&] {
+    put(*queue, 1).value();
+    Child child([&] {  // outlives its parent
+      up.open();
+      go.wait();
+      put(*queue, 2).value();
+      done.wait();
+      return true;
+    });
+    pause();
+    return true;
+  });
+  up.wait();
+  sender.kill_and_wait();
+  REQUIRE(get(*queue).value() == 1);
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+  go.open();
+  REQUIRE(get(*queue).value() == 2);
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+  done.open();  // its end by _exit() counts as a death
+  auto told = get(*queue);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids.size() == 2);
+}
+
+TEST_CASE("A queue in transit counts as a process that may put") {
+  auto queue = new_queue();
+  Peer sender(*queue);
+  sender.child.kill_and_wait();
+  REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
+  const std::uint64_t number = queue->membership().begin_transfer(End::kReceiving).value();
+  REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
+  queue->membership().end_transfer(number, End::kReceiving);
+  REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
+}
+
+// The list of killed processes stays full, and the queue still works.
+TEST_CASE("A queue reports at most 16 dead senders") {
+  auto queue = new_queue();
+  for (std::uint32_t i = 0; i < channel::kMaxKilled + 2; ++i) {
+    Peer sender(*queue);
+    sender.child.kill_and_wait();
+    notice_deaths(*queue);
+  }
+  auto told = get(*queue);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids.size() == channel::kMaxKilled);
+}
+
+#if defined(SHMTREE_CRASH_POINTS)
+
+// guarantee: queue-peer-died
+TEST_CASE("get ends after a sender was killed at any change of a put") {
+  for (const std::size_t words : {4u, 700u}) {
+    bool killed = true;
+    for (std::int64_t n = 1; killed; n += kStep) {
+      INFO("killed before change " << n);
+      auto queue = new_queue();
+      killed = killed_at_change(n, [&] { put(*queue, 1, words).value(); });
+      auto told = get_all(*queue);
+      REQUIRE(code_of(told) == Code::kPeerDied);
+      REQUIRE(told.error().pids.size() == 1);
+    }
+  }
+}
+
+// guarantee: queue-peer-died
+TEST_CASE("put ends after a receiver was killed at any change of a get") {
+  bool killed = true;
+  for (std::int64_t n = 1; killed; n += kStep) {
+    INFO("killed before change " << n);
+    auto queue = new_queue(1);
+    put(*queue, 1).value();
+    killed = killed_at_change(n, [&] { get(*queue).value(); });
+    auto told = put(*queue, 2);
+    if (told) told = put(*queue, 3);
+    REQUIRE(code_of(told) == Code::kPeerDied);
+    REQUIRE(told.error().pids.size() == 1);
+  }
+}
+
+TEST_CASE("A death is reported if its recovery is killed at any change") {
+  bool killed = true;
+  for (std::int64_t n = 1; killed; n += kStep) {
+    INFO("killed before change " << n);
+    auto queue = new_queue();
+    Peer sender(*queue);
+    const int pid = sender.child.pid();
+    sender.child.kill_and_wait();
+    killed = killed_at_change(n, [&] { notice_deaths(*queue); });
+    auto told = get(*queue);
+    REQUIRE(code_of(told) == Code::kPeerDied);
+    REQUIRE(std::ranges::count(told.error().pids, pid) == 1);
+  }
+}
+
+#endif
