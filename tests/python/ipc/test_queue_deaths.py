@@ -140,6 +140,19 @@ def test_get_keeps_waiting_while_another_process_may_put():
         q.get()
 
 
+@pytest.mark.parametrize("method", START_METHODS)
+def test_get_raises_if_the_process_was_killed_while_it_started(method: str):
+    q: Any = shmtree.Queue(on_peer_death="raise")
+    context = mp.get_context(method)
+    process = context.Process(target=put_and_wait, args=(q, [1], context.Event()))
+    process.start()
+    process.kill()
+    process.join()
+    with pytest.raises(shmtree.PeerDied) as caught:
+        list(q)
+    assert caught.value.pids == (process.pid,)
+
+
 def wait_with(q: Any, done: Any) -> None:
     done.wait()
 
