@@ -93,6 +93,13 @@ def test_vector_environments_continue_after_a_crash():
     ]
 
 
+def test_jobs_of_killed_workers_are_done_by_new_ones():
+    assert output_of(EXAMPLES / "queue_restarts.py").splitlines() == [
+        "2 workers were killed after 8 jobs",
+        "sum of the squares: 285",
+    ]
+
+
 def test_actors_to_buffer_example_reports_added_and_sampled_rows():
     pytest.importorskip("gymnasium")
     pytest.importorskip("pygame")
