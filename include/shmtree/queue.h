@@ -44,9 +44,9 @@ struct QueueOptions {
   bool portable = false;               ///< See PairOptions.
   bool exist_ok = false;               ///< See PairOptions.
   /// Effect of killed processes. With kRaise, get() of an empty queue returns kPeerDied if a process that could put was
-  /// killed and no other process is left that could. put() into a full queue does the same for processes that could
-  /// get. A process that has used only the other function does not count. Calls return the error until a new process
-  /// has the queue. kEach is refused with kInvalid.
+  /// killed and no other process is left that could. put() into a full queue and join() do the same for processes
+  /// that could get. A process that has used only the other function does not count. Calls return the error until a new
+  /// process has the queue. kEach is refused with kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kWait;
 };
 
@@ -98,6 +98,7 @@ class Queue {
   /// and ack() instead, which redeliver it to another process.
   /// - kTimeout: the timeout expired.
   /// - kClosed: no process has the queue, or the call began after this process's last close().
+  /// - kPeerDied: messages are left, and a queue with OnPeerDeath::kRaise has no other process that could get them.
   Status join(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Returns the number of messages that are neither done nor rejected; 0 if this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;

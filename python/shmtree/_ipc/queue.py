@@ -280,6 +280,8 @@ class JoinableQueue(Queue[_T]):
             TimeoutError: Objects were left after `timeout` seconds.
             ChannelClosed: The queue was closed here and no other process has it, or the call started after the last
                 `close` of this process.
+            shmtree.PeerDied: Objects are left, and a queue with ``on_peer_death="raise"`` has no other process that
+                could get them.
         """
         self._join_tasks(timeout)
 

@@ -102,6 +102,16 @@ def test_put_raises_peer_died_when_all_consumers_were_killed():
     assert q.get() == 2
 
 
+@pytest.mark.guarantee("queue-peer-died")
+def test_join_raises_peer_died_when_all_consumers_were_killed():
+    q: Any = shmtree.JoinableQueue(on_peer_death="raise")
+    q.put(1)
+    pid = killed(get_and_wait, q)
+    with pytest.raises(shmtree.PeerDied, match="that could get from this queue") as caught:
+        q.join()
+    assert caught.value.pids == (pid,)
+
+
 def test_blocked_get_is_ended_by_the_death():
     q: Any = shmtree.Queue(on_peer_death="raise")
     ready = mp.get_context("fork").Event()
