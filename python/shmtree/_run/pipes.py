@@ -58,14 +58,14 @@ class Connection(_pipe.Connection):
         finally:
             cells[row + PUT_NS] += perf_counter_ns() - began
 
-    def _next(self) -> Any:
+    def _next(self, timeout: float | None = None) -> Any:
         row = self._row
         cells = counters.cells
         if is_sampled(cells[row + GETS]):
-            return sampled_get(row, lambda: _next(self))
+            return sampled_get(row, lambda: _next(self, timeout))
         began = perf_counter_ns()
         try:
-            obj = _next(self)
+            obj = _next(self, timeout)
             cells[row + GETS] += 1
             return obj
         finally:
