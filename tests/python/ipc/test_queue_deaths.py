@@ -160,7 +160,7 @@ def test_get_raises_if_the_process_was_killed_while_it_started(method: str):
     process.join()
     with pytest.raises(shmtree.PeerDied) as caught:
         list(q)
-    assert caught.value.pids == (process.pid,)
+    assert len(caught.value.pids) == 1  # a child that is killed within fork() may still have its parent's pid
 
 
 def wait_with(q: Any, done: Any) -> None:
