@@ -191,6 +191,7 @@ def test_package_locks_are_renewed_or_held_at_fork() -> None:
         "_process/fork_imports.py",
         "_process/lifetime.py",
         "_ipc/client.py",
+        "_run/counters.py",
         "cuda/_driver.py",
         "cuda/_pinned.py",
         "cuda/_received.py",

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from starts import START_METHODS
 
-import shmtree.torch
 from shmtree import SharedList
 from shmtree import multiprocessing as shared_mp
 
 torch = pytest.importorskip("torch")
+
+import shmtree.torch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*os.fork")
 
