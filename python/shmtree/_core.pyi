@@ -1467,6 +1467,7 @@ class MappedRecording(Buffer):
     def __len__(self) -> int: ...
     def __iter__(self) -> RecordedEntries: ...
 
+@final
 class MappedList:
     """A shared list, mapped.
 
