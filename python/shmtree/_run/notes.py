@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -29,14 +30,12 @@ def add(what: str, reason: str, where: str | None = None) -> None:
     directory = getattr(sys, "_shmtree_run", {}).get("directory")
     if directory is None:
         return
-    try:
+    with contextlib.suppress(OSError):  # the run is over, or the file system is full
         descriptor = os.open(os.path.join(directory, "notes"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    except OSError:  # the run is over
-        return
-    try:
-        os.write(descriptor, line.encode())  # one write, so that lines of several processes do not mix
-    finally:
-        os.close(descriptor)
+        try:
+            os.write(descriptor, line.encode())  # one write, so that lines of several processes do not mix
+        finally:
+            os.close(descriptor)
 
 
 def read(directory: Path) -> list[Note]:

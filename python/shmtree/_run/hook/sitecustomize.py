@@ -28,9 +28,15 @@ _INTERNAL = ("multiprocessing.", "concurrent.futures.", "joblib.externals.loky",
 
 
 def _library(name: str) -> Any:
-    """Imports a module of `shmtree._run`. Those with classes replace the standard ones when they are imported."""
-    if importlib.util.find_spec("shmtree") is None:
+    """Imports a module of `shmtree._run`. Those with classes replace the standard ones when they are imported.
+
+    Raises ImportError, and imports nothing, if the program has another module of the name: it may be its script.
+    """
+    found = importlib.util.find_spec("shmtree")
+    if found is None:
         sys.path.append(_ROOT)
+    elif found.origin is None or not os.path.samefile(found.origin, os.path.join(_ROOT, "shmtree", "__init__.py")):
+        raise ImportError(f"the program has another module of the name shmtree, {found.origin}")
     return importlib.import_module(f"shmtree._run.{name}")
 
 

@@ -1,0 +1,31 @@
+"""`shmtree run` with programs and machines that it cannot serve: the program still does what it does without it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from run_programs import LIMIT_S, Run, command
+
+
+def test_program_continues_if_notes_cannot_be_written(run: Run) -> None:
+    ran = run(
+        """
+        import multiprocessing as mp, resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # a semaphore fits, a note does not
+        queue, (here, there) = mp.Queue(), mp.Pipe()
+        here.send(1)
+        queue.put(2)
+        print(there.recv(), queue.get())
+        """
+    )
+    assert (ran.code, ran.out) == (0, "1 2\n"), ran.err
+
+
+def test_program_named_shmtree_is_executed_once(tmp_path: Path) -> None:
+    program = tmp_path / "shmtree.py"
+    program.write_text("import multiprocessing as mp\nqueue = mp.Queue()\nqueue.put(1)\nprint(__name__, queue.get())\n")
+    ran = subprocess.run(command(str(program)), capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert ran.stdout == "__main__ 1\n"
+    assert f"the program has another module of the name shmtree, {program}" in ran.stderr
