@@ -22,6 +22,8 @@ from .errors import ChannelClosed, ConnectionLost
 _SLICE_S = 0.25
 #: Time that the other workers have to end by themselves after one has died.
 _END_S = 5.0
+#: Time that a worker has to end after SIGTERM.
+_SIGTERM_S = 5.0
 
 
 class Remote(Connection):
@@ -142,7 +144,7 @@ class Workers:
                 remote.raise_if_lost()
 
     def end(self, processes: Iterable[Any], timeout: float | None) -> None:
-        """Ends all workers. Those that do not end by themselves within `timeout` seconds are terminated."""
+        """Ends all workers. Those that do not end by themselves within `timeout` seconds are terminated or killed."""
         deadline = time.monotonic() + (_END_S if timeout is None else timeout)
         for remote in self.remotes:
             if not remote.closed:
@@ -152,6 +154,9 @@ class Workers:
             process.join(max(deadline - time.monotonic(), 0.0))
             if process.is_alive():
                 process.terminate()
+                process.join(_SIGTERM_S)
+            if process.is_alive():  # it is stopped, or ignores SIGTERM
+                process.kill()
                 process.join()
         for remote in self.remotes:
             remote.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,23 @@ def test_close_after_a_death_closes_the_other_environments(tmp_path: Any):
         made.step(np.array([0, KILL, 0]))
     made.close(timeout=300)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
+
+
+def test_close_after_a_death_kills_a_worker_that_ignores_sigterm(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_environments, "_SIGTERM_S", 0.1)
+    made = AsyncVectorEnv(environments())
+    made.reset()
+    os.kill(made.call("pid")[2], signal.SIGSTOP)  # SIGTERM waits until the process continues
+    with pytest.raises(shmtree.PeerDied):
+        made.step(np.array([0, KILL, 0]))
+    processes = made.processes
+    closing = threading.Thread(target=made.close, kwargs={"timeout": 0}, daemon=True)
+    closing.start()
+    closing.join(60)
+    ended = not closing.is_alive()
+    processes[2].kill()
+    assert ended
+    assert [process.exitcode for process in processes[1:]] == [-signal.SIGKILL] * 2
 
 
 class Closing(Counting):
