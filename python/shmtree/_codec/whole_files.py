@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,9 +14,11 @@ from typing import BinaryIO
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yields a temporary file next to `path`, which then replaces it. After an exception, `path` is as before.
 
-    Processes that have the old file open or mapped keep it.
+    Processes that have the old file open or mapped keep it. Raises OSError, and yields nothing, if `path` is a folder
+    or anything else that is not a regular file: root could replace ``/dev/null``.
     """
     path = os.fspath(path)
+    _check_replaceable(path)
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or ".")
     except OSError as error:
@@ -29,6 +32,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _check_replaceable(path: str) -> None:
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise FileExistsError(errno.EEXIST, "exists and is not a regular file", path)
 
 
 def _umask() -> int:

@@ -148,6 +148,21 @@ def test_dump_replaces_a_mapped_file(tmp_path: pathlib.Path) -> None:
     assert old.sum() == 0 and shmtree.load(path).sum() == 50
 
 
+def test_dump_refuses_a_path_that_is_no_regular_file_before_it_writes(tmp_path: pathlib.Path) -> None:
+    fifo, link, folder = tmp_path / "fifo", tmp_path / "link", tmp_path / "folder"
+    os.mkfifo(fifo)
+    link.symlink_to(fifo)
+    folder.mkdir()
+    for path, error in ((fifo, FileExistsError), (link, FileExistsError), (folder, IsADirectoryError)):
+        with pytest.raises(error, match=str(path)):
+            shmtree.dump([1], path)
+        with pytest.raises(error, match=str(path)):
+            shmtree.SharedList(iter(lambda: pytest.fail("read an item"), None), path=path)
+    assert fifo.is_fifo()
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [fifo, folder, link]
+
+
 def test_failed_dump_leaves_only_the_old_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "value"
     shmtree.dump([1], path)
