@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .._run import launch, notes, results
 from . import output_files, tables
 from .arguments import add_verb
-from .columns import Column, Table, plain
+from .columns import Column, Line, Table, plain
 from .terminal import DUMB
 
 _COLUMNS = (
@@ -102,25 +102,22 @@ def _print_rows(report: _Report) -> None:
     columns = (*_COLUMNS, *_PROFILE_COLUMNS) if report.profile else _COLUMNS
     rows = [_cells(row, report.profile) for row in report.rows[:_MAX_ROWS]]
     is_terminal = sys.stderr.isatty()
-    if is_terminal and os.environ.get("TERM", "").lower() not in DUMB and importlib.util.find_spec("rich") is not None:
-        _draw(columns, rows)
-        return
     width = shutil.get_terminal_size().columns if is_terminal else None
-    for line in Table(columns, [[(cell, "") for cell in row] for row in rows]).lines(width):
+    lines = Table(columns, [[(cell, "") for cell in row] for row in rows]).lines(width)
+    if is_terminal and os.environ.get("TERM", "").lower() not in DUMB and importlib.util.find_spec("rich") is not None:
+        _draw(lines)
+        return
+    for line in lines:
         print(plain(line), file=sys.stderr)
 
 
-def _draw(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+def _draw(lines: Sequence[Line]) -> None:
     from rich.console import Console
-    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column.head, justify="right" if column.is_number else "left", no_wrap=not column.least)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(stderr=True).print(table)
+    console = Console(stderr=True)
+    for line in lines:
+        console.print(Text.assemble(*line), soft_wrap=True)
 
 
 def _cells(row: results.Row, profile: bool) -> list[str]:

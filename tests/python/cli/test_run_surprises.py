@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
+import struct
 import subprocess
+import termios
 from pathlib import Path
 
 from run_programs import LIMIT_S, Run, command
+from terminals import pseudo_terminal
 
 
 def test_program_continues_if_notes_cannot_be_written(run: Run) -> None:
@@ -29,3 +35,19 @@ def test_program_named_shmtree_is_executed_once(tmp_path: Path) -> None:
     ran = subprocess.run(command(str(program)), capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert ran.stdout == "__main__ 1\n"
     assert f"the program has another module of the name shmtree, {program}" in ran.stderr
+
+
+def test_table_fits_a_terminal_of_80_columns_and_keeps_the_places(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import multiprocessing as mp\nqueue = mp.JoinableQueue()\nqueue.put(1)\nqueue.get()\n")
+    env = {**os.environ, "TERM": "xterm"}
+    with pseudo_terminal() as (ours, theirs):
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        subprocess.run(
+            command("program.py"), cwd=tmp_path, env=env, stdin=theirs, stderr=theirs, timeout=LIMIT_S, check=True
+        )
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", os.read(ours, 1 << 16).decode()).splitlines()
+    head, row = lines[-2:]
+    assert head.split()[:3] == ["KIND", "CREATED", "AT"]
+    assert row.split()[:2] == ["JoinableQueue", "program.py:2"]
+    assert max(len(head), len(row)) <= 80
