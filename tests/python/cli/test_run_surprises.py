@@ -37,7 +37,7 @@ def test_program_named_shmtree_is_executed_once(tmp_path: Path) -> None:
     assert f"the program has another module of the name shmtree, {program}" in ran.stderr
 
 
-def test_table_fits_a_terminal_of_80_columns_and_keeps_the_places(tmp_path: Path) -> None:
+def test_table_keeps_the_places_on_80_columns(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import multiprocessing as mp\nqueue = mp.JoinableQueue()\nqueue.put(1)\nqueue.get()\n")
     env = {**os.environ, "TERM": "xterm"}

@@ -148,7 +148,7 @@ def test_dump_replaces_a_mapped_file(tmp_path: pathlib.Path) -> None:
     assert old.sum() == 0 and shmtree.load(path).sum() == 50
 
 
-def test_dump_refuses_a_path_that_is_no_regular_file_before_it_writes(tmp_path: pathlib.Path) -> None:
+def test_dump_refuses_a_path_that_is_no_regular_file(tmp_path: pathlib.Path) -> None:
     fifo, link, folder = tmp_path / "fifo", tmp_path / "link", tmp_path / "folder"
     os.mkfifo(fifo)
     link.symlink_to(fifo)
