@@ -11,8 +11,9 @@ inline constexpr std::size_t kStreamedBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kLongCopyBytes = std::size_t{64} << 10;
 
 // memcpy(), but large copies use stores that do not read the cache lines that they overwrite. A copy of 16 MiB between
-// touched pages took 0.45 ms instead of 0.59, 32 MB took 1.3 ms instead of 1.5, and 1 GB 57 ms instead of 58. For some
-// page offsets of the two ranges, glibc 2.36 took 300 ms. A thread that sees a later store sees the copied bytes.
+// touched pages took 0.45 ms instead of 0.59, 32 MB took 1.3 ms instead of 1.5, and 1 GB 57 ms instead of 58. On
+// another machine, glibc took 90 to 290 ms for 1 GB, depending on the page offsets of the two ranges. A thread that
+// sees a later store sees the copied bytes.
 void copy_bytes(void* out, const void* in, std::size_t bytes) noexcept;
 
 // Does the same for memory that other processes may write during the copy. If one did, the content of `out` is
