@@ -10,8 +10,8 @@ from .. import multiprocessing as _ours  # noqa: F401  # its send_handle and rec
 from .._ipc import pipe as _pipe
 from ..errors import Error
 from . import counters, notes
-from .counters import GET_NS, GETS, OBJECTS, POLL_NS, PUT_NS
-from .queues import is_sampled, sampled_get, sampled_put
+from .counters import GET_NS, GETS, OBJECTS, PUT_NS
+from .queues import counted_poll, is_sampled, sampled_get, sampled_put
 from .sites import here
 
 _send = _pipe.Connection.send
@@ -72,13 +72,7 @@ class Connection(_pipe.Connection):
             cells[row + GET_NS] += perf_counter_ns() - began
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        if timeout is not None and timeout <= 0:
-            return _poll(self, timeout)
-        began = perf_counter_ns()
-        try:
-            return _poll(self, timeout)
-        finally:
-            counters.cells[self._row + POLL_NS] += perf_counter_ns() - began
+        return counted_poll(self._row, timeout, lambda: _poll(self, timeout))
 
 
 def make_pipe(standard: Any, duplex: bool) -> tuple[Any, Any]:

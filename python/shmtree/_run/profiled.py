@@ -16,8 +16,8 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from . import counters, originals
-from .counters import GET_NS, GETS, HAS_FEEDER, OBJECTS, POLL_NS, PUT_NS
-from .queues import ALL_SAMPLED, PERIOD, is_sampled, sampled_get, sampled_put
+from .counters import GET_NS, GETS, HAS_FEEDER, OBJECTS, PUT_NS
+from .queues import ALL_SAMPLED, PERIOD, counted_poll, is_sampled, sampled_get, sampled_put
 from .samples import count_received, count_sent, sample_put
 from .sites import here
 from .substitute import Substitute
@@ -97,6 +97,7 @@ _send = _connections.Connection.send
 _send_bytes = _connections.Connection.send_bytes
 _recv = _connections.Connection.recv
 _recv_bytes = _connections.Connection.recv_bytes
+_poll = _connections.Connection.poll
 
 
 class _InnerConnection(_connections.Connection):
@@ -192,13 +193,7 @@ class Connection(_InnerConnection):
             cells[row + GET_NS] += perf_counter_ns() - began
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        if timeout is not None and timeout <= 0:
-            return super().poll(timeout)
-        began = perf_counter_ns()
-        try:
-            return super().poll(timeout)
-        finally:
-            counters.cells[self._row + POLL_NS] += perf_counter_ns() - began
+        return counted_poll(self._row, timeout, lambda: _poll(self, timeout))
 
 
 def _reduce_connection(connection: _InnerConnection) -> Any:

@@ -21,6 +21,7 @@ from .counters import (
     GET_SAMPLES,
     GETS,
     OBJECTS,
+    POLL_NS,
     PUT_BYTES,
     PUT_CPU_NS,
     PUT_NS,
@@ -145,6 +146,17 @@ def sampled_get(row: int, get: Callable[[], Any]) -> Any:
     cells[row + GET_CPU_NS] += min(thread_time_ns() - cpu, wall)
     cells[row + GET_SAMPLES] += 1
     return obj
+
+
+def counted_poll(row: int, timeout: float | None, poll: Callable[[], bool]) -> bool:
+    """Calls `poll`, and adds its time to the row if it may wait."""
+    if timeout is not None and timeout <= 0:
+        return poll()
+    began = perf_counter_ns()
+    try:
+        return poll()
+    finally:
+        counters.cells[row + POLL_NS] += perf_counter_ns() - began
 
 
 if not getattr(sys, "_shmtree_run", {"profile": True})["profile"]:
