@@ -28,6 +28,14 @@ std::string seconds(std::uint64_t count) {
   return std::to_string(count) + " s";
 }
 
+constexpr std::size_t kKilledText = 32;  // bytes that append_killed() appends to the message at most
+
+void append_killed(Error& error, std::int32_t pid) {
+  error.message.append(error.pids.empty() ? " " : ", ");
+  error.message.append(pid < 0 ? "0 (killed while it started)" : std::to_string(pid));
+  error.pids.push_back(std::max(pid, 0));
+}
+
 }  // namespace
 
 // Returns the attached ones of 64 participants, a bit each.
@@ -97,14 +105,14 @@ bool Ends::has_only_dead_peers(End end, Identity observer) const noexcept {
   return !has_users_by(end, [&] { return has_other_member(end, observer); });
 }
 
-// bits_of(word) returns the bits of 64 participants.
+// bits_of(word) returns the bits of 64 participants. A process that has not stored its pid yet is left out.
 template <class Bits>
 std::vector<int> Ends::pids_of(const Bits& bits_of) const {
   std::vector<int> pids;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     for (std::uint64_t bits = bits_of(i); bits != 0; bits &= bits - 1) {
       const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-      pids.push_back(load_relaxed(control_.arena.participants().slot(slot).pid));
+      if (const int pid = load_relaxed(control_.arena.participants().slot(slot).pid); pid != 0) pids.push_back(pid);
     }
   }
   return pids;
@@ -199,10 +207,7 @@ Status Ends::report_dead_peers(End end) const {
   const std::string use = end == End::kSending ? "put into" : "get from";
   Error error{Code::kPeerDied, "no other process is left that could " + use + " this queue, and these died:"};
   for (const auto& noted : state(end).killed.pids) {
-    const std::int32_t pid = load_relaxed(noted);
-    if (pid == 0) continue;
-    error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
-    error.pids.push_back(std::max(pid, 0));
+    if (const std::int32_t pid = load_relaxed(noted); pid != 0) append_killed(error, pid);
   }
   return error;
 }
@@ -213,13 +218,11 @@ std::optional<Error> Ends::take_deaths(End end) const {
   Error error{Code::kPeerDied, has_users(end) ? "these " + peers + " died without closing:"
                                               : "no " + peers + " are left, and these died without closing:"};
   error.pids.reserve(kMaxKilled);
-  error.message.reserve(error.message.size() +
-                        std::size_t{kMaxKilled} * 13);  // reserved now, since the loop removes pids from the list
+  // Reserved now, since the loop removes pids from the list.
+  error.message.reserve(error.message.size() + std::size_t{kMaxKilled} * kKilledText);
   for (auto& noted : state(end).killed.pids) {
     const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
-    if (pid == 0) continue;
-    error.message.append(error.pids.empty() ? " " : ", ").append(std::to_string(std::max(pid, 0)));
-    error.pids.push_back(std::max(pid, 0));
+    if (pid != 0) append_killed(error, pid);
   }
   if (error.pids.empty()) return std::nullopt;  // another thread reports them
   return error;

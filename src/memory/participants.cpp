@@ -206,12 +206,14 @@ bool Participants::is_pinned_here() const noexcept {
   return me != kNoIdentity && load_relaxed(slot_of_identity(me).pinned) == generation_of(me);
 }
 
-// Does not claim stale slots: sweeping them would take locks.
+// Does not claim stale slots: sweeping them would take locks. The pid of a child that dies before it stores its own is
+// 0, since a report of its death must not name its parent.
 Identity Participants::claim_for_child(bool leaving) noexcept {
   child_ = ReservedSlot{};
   if (leaving || load_identity() == kNoIdentity) return kNoIdentity;
   try {
     if (auto claimed = claim(Claimable::kFree)) child_ = std::move(*claimed);
+    if (child_.identity != kNoIdentity) store_relaxed(slot_of_identity(child_.identity).pid, 0);
   } catch (const std::bad_alloc&) {
   }
   return child_.identity;

@@ -1,5 +1,3 @@
-#include <pthread.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,10 +10,12 @@
 
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
+#include "support/held_child.h"
 #include "support/process.h"
 
 using namespace std::chrono_literals;
 using shmtree::Code;
+using shmtree::test::HeldChild;
 
 namespace {
 
@@ -53,43 +53,6 @@ struct Stranger {
     close(to_child[1]);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-};
-
-// Blocks a child before the library's own fork handlers run in it: pthread_atfork calls handlers in their order.
-int g_go_on[2] = {-1, -1};
-[[maybe_unused]] const int g_registered = pthread_atfork(nullptr, nullptr, [] {
-  char byte;
-  if (g_go_on[0] >= 0) static_cast<void>(!read(g_go_on[0], &byte, 1));
-});
-
-class HeldChild {
- public:
-  template <class Body>
-  explicit HeldChild(Body body) {
-    REQUIRE(pipe(g_go_on) == 0);
-    pid_ = fork();
-    if (pid_ != 0) return;
-    alarm(120);
-    _exit(body());
-  }
-  ~HeldChild() {
-    kill();
-    for (int& end : g_go_on) close(std::exchange(end, -1));
-  }
-  void let_go() { REQUIRE(write(g_go_on[1], "", 1) == 1); }
-  int exit_status() {
-    int status = 0;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  void kill() {
-    if (pid_ < 0) return;
-    ::kill(pid_, SIGKILL);
-    exit_status();
-  }
-
- private:
-  pid_t pid_ = -1;
 };
 
 std::string unique_name(const char* what) {

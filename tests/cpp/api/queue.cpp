@@ -9,12 +9,14 @@
 #include "shmtree/shmtree.h"
 #include "support/caller.h"
 #include "support/catch2.h"
+#include "support/held_child.h"
 #include "support/process.h"
 
 using namespace std::chrono_literals;
 using namespace shmtree;
 using shmtree::test::Caller;
 using shmtree::test::Child;
+using shmtree::test::HeldChild;
 
 namespace {
 
@@ -67,6 +69,19 @@ TEST_CASE("get on a queue with kRaise reports killed senders") {
   REQUIRE(told.code() == Code::kPeerDied);
   CHECK(told.error().pids == std::vector<int>{pid});
   CHECK_THROWS_AS(make_queue({.on_peer_death = OnPeerDeath::kEach}), BadResult);
+}
+
+// guarantee: queue-peer-died
+TEST_CASE("a child that is killed before it stores its pid is reported as 0") {
+  const Queue queue = make_queue({.on_peer_death = OnPeerDeath::kRaise});
+  queue.put("from the parent").value();
+  HeldChild killed([] { return 0; });
+  killed.kill();
+  CHECK(queue.get(30s).value().as<std::string>() == "from the parent");
+  const auto told = queue.get(30s);
+  REQUIRE(told.code() == Code::kPeerDied);
+  CHECK(told.error().pids == std::vector<int>{0});
+  CHECK(told.error().message.ends_with("these died: 0 (killed while it started)"));
 }
 
 TEST_CASE("join returns once every put message is done") {

@@ -160,7 +160,8 @@ def test_get_raises_if_the_process_was_killed_while_it_started(method: str):
     process.join()
     with pytest.raises(shmtree.PeerDied) as caught:
         list(q)
-    assert len(caught.value.pids) == 1  # a child that is killed within fork() may still have its parent's pid
+    # 0: a child that was killed within fork(), before it stored its pid
+    assert caught.value.pids in [(process.pid,), (0,)]
 
 
 def wait_with(q: Any, done: Any) -> None:
