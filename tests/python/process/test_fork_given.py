@@ -323,6 +323,15 @@ def test_end_that_the_target_cannot_reach_is_not_given(arena, started, code):
     assert senders(receiver) == 1
 
 
+@pytest.mark.parametrize(("package", "attached"), [("a_library", 2), ("torch", 1)])
+def test_code_of_a_library_with_the_target_is_searched_unless_it_passes_all_ends(arena, started, package, attached):
+    given, receiver = arena.create_pair()
+    module = module_of(None, given, "def run(told):\n    stay(told)\n    return end")
+    vars(module).update(__name__=f"{package}.workers", __file__=f"/site-packages/{package}/workers.py")
+    started(lambda told, _: FORK.Process(target=module.run, args=(told,)), None)
+    assert senders(receiver) == attached
+
+
 def test_process_with_too_much_to_search_attaches_to_all_ends(arena, started):
     _, receiver = arena.create_pair()
     many = [[i] for i in range(600_000)]
