@@ -17,7 +17,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Processes that have the old file open or mapped keep it. Raises OSError, and yields nothing, if `path` is a folder
     or anything else that is not a regular file: root could replace ``/dev/null``.
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     _check_replaceable(path)
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or ".")

@@ -70,7 +70,7 @@ class SharedList(Sequence[T]):
             memory = list_memory.new_memory(fill)
         else:
             _write_file(path, fill)
-            memory = list_memory.open_file(os.fspath(path))
+            memory = list_memory.open_file(os.fsdecode(path))
         self._become(memory, range(len(memory.mapped)), allow_pickle)
 
     def _become(self, memory: ListMemory | None, places: range, allow_pickle: bool) -> None:
@@ -99,7 +99,7 @@ class SharedList(Sequence[T]):
             IncompatibleMessage: The file has a version that this library does not read.
             OSError: The file cannot be read.
         """
-        memory = list_memory.open_file(os.fspath(path))
+        memory = list_memory.open_file(os.fsdecode(path))
         return cls._of(memory, range(len(memory.mapped)), allow_pickle)
 
     def dump(self, path: str | os.PathLike[str]) -> None:

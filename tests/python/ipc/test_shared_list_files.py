@@ -52,6 +52,15 @@ def test_loaded_list_has_the_items(path: Path) -> None:
     assert loaded[3]["x"].tolist() == [3] * 5 and not loaded[3]["x"].flags.writeable
 
 
+def test_path_may_be_bytes(path: Path) -> None:
+    name: Any = os.fsencode(path)
+    built: Any = shmtree.SharedList([1, 2], path=name)
+    shmtree.SharedList([3]).dump(name)
+    loaded: Any = shmtree.SharedList.load(name)
+    shmtree.dump([4], name)
+    assert [*built, *loaded, *shmtree.load(name)] == [1, 2, 3, 4]
+
+
 def test_file_and_memory_have_the_same_bytes(path: Path) -> None:
     shared = SharedList([1, "text", np.arange(100)])
     shared.dump(path)
