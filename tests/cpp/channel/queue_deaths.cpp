@@ -26,6 +26,31 @@ Result<std::uint64_t> get_all(Channel& queue) {
   return got;
 }
 
+// A process that calls `act` and then waits until it is killed. The constructor waits for the call.
+class Pausing {
+ public:
+  template <class Act>
+  explicit Pausing(Act act)
+      : child_([&] {
+          act();
+          up_.open();
+          pause();
+          return true;
+        }) {
+    up_.wait();
+  }
+  // Returns the pid of the killed process.
+  int kill() {
+    const int pid = child_.pid();
+    child_.kill_and_wait();
+    return pid;
+  }
+
+ private:
+  Gate up_;
+  Child child_;
+};
+
 #if defined(SHMTREE_CRASH_POINTS)
 const std::int64_t kStep = under_valgrind() ? 17 : 1;  // each child costs valgrind 0.1 s
 #endif
@@ -35,16 +60,8 @@ const std::int64_t kStep = under_valgrind() ? 17 : 1;  // each child costs valgr
 // guarantee: queue-peer-died
 TEST_CASE("get of a queue reports dead senders until one joins") {
   auto queue = new_queue();
-  Gate up;
-  Child sender([&] {
-    put(*queue, 1).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
-  const int pid = sender.pid();
-  sender.kill_and_wait();
+  Pausing sender([&] { put(*queue, 1).value(); });
+  const int pid = sender.kill();
   REQUIRE(get(*queue).value() == 1);
   for (int call = 0; call < 2; ++call) {
     auto told = get(*queue);
@@ -72,17 +89,9 @@ TEST_CASE("get of a queue reports dead senders until one joins") {
 TEST_CASE("put into a full queue reports dead receivers") {
   auto queue = new_queue(1);
   put(*queue, 1).value();
-  Gate up;
-  Child receiver([&] {
-    get(*queue).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
+  Pausing receiver([&] { get(*queue).value(); });
   put(*queue, 2).value();
-  const int pid = receiver.pid();
-  receiver.kill_and_wait();
+  const int pid = receiver.kill();
   auto told = put(*queue, 3);
   REQUIRE(code_of(told) == Code::kPeerDied);
   REQUIRE(told.error().pids == std::vector<int>{pid});
@@ -94,15 +103,8 @@ TEST_CASE("put into a full queue reports dead receivers") {
 TEST_CASE("A dead process that used only the other end is not reported") {
   auto queue = new_queue(1);
   put(*queue, 1).value();
-  Gate up;
-  Child receiver([&] {
-    get(*queue).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
-  receiver.kill_and_wait();
+  Pausing receiver([&] { get(*queue).value(); });
+  receiver.kill();
   REQUIRE(code_of(get(*queue, patience(400))) == Code::kEmpty);
 }
 
@@ -169,14 +171,8 @@ TEST_CASE("Each of several blocked receivers reports the last sender") {
     return code_of(get_all(*queue)) == Code::kPeerDied;
   });
   waits.wait();
-  Child sender([&] {
-    put(*queue, 1).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
-  sender.kill_and_wait();
+  Pausing sender([&] { put(*queue, 1).value(); });
+  sender.kill();
   REQUIRE(code_of(get_all(*queue)) == Code::kPeerDied);
   REQUIRE(receiver.succeeded());
 }
@@ -185,21 +181,15 @@ TEST_CASE("Each of several blocked receivers reports the last sender") {
 TEST_CASE("Each of several blocked senders reports the last receiver") {
   auto queue = new_queue(1);
   put(*queue, 1).value();
-  Gate up, go;
-  Child receiver([&] {
-    get(*queue).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
+  Gate go;
+  Pausing receiver([&] { get(*queue).value(); });
   put(*queue, 2).value();
   Child sender([&] {  // has never put before
     go.open();
     return code_of(put(*queue, 3)) == Code::kPeerDied;
   });
   go.wait();
-  receiver.kill_and_wait();
+  receiver.kill();
   REQUIRE(code_of(put(*queue, 4)) == Code::kPeerDied);
   REQUIRE(sender.succeeded());
 }
