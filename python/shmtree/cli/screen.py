@@ -172,7 +172,12 @@ def _processes_of(snapshot: dict[str, Any]) -> list[_Process]:
 
 def _killed(snapshot: dict[str, Any]) -> Iterator[str]:
     arenas = snapshot["arenas"]
-    killed = {one["namespace_pid"] for arena in arenas for one in arena.get("participants", ()) if not one["alive"]}
+    killed = {
+        one["namespace_pid"]
+        for arena in arenas
+        for one in arena.get("participants", ())
+        if not one["alive"] and not one["leaving"]
+    }
     if killed:
         yield f"Killed, memory not freed yet: {tables.first([str(pid) for pid in sorted(killed)])}."
 

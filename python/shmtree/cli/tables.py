@@ -183,12 +183,13 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
     return f"the process that {does} {name}, {pid_list(pids)}{stopped}"
 
 
-def _participant(one: dict[str, Any]) -> str:
-    state = "dead, awaits recovery" if not one["alive"] else "stopped" if one["stopped"] else "alive"
+def participant(one: dict[str, Any]) -> str:
+    dead = "has exited, awaits recovery" if one["leaving"] else "was killed, awaits recovery"
+    state = dead if not one["alive"] else "stopped" if one["stopped"] else "alive"
     number = str(one["pid"]) if one["pid"] else f"in another PID namespace, where its pid is {one['namespace_pid']}"
     if not one["alive"] and not one["pid"]:
         number = str(one["namespace_pid"])
-    leaving = ", about to exit" if one["leaving"] else ""
+    leaving = ", about to exit" if one["alive"] and one["leaving"] else ""
     waits = "".join(f"; {wait_words(wait)}" for wait in one["waits"])
     return f"  process {number}: {state}{leaving}, for {one['seconds']:.1f} s{waits}"
 
@@ -246,7 +247,7 @@ def inspect(arena: dict[str, Any]) -> str:
     )
     if arena["locked_by"] is not None:
         lines.append(f"  lock held by {pid_list([arena['locked_by']])}")
-    lines += [_participant(one) for one in arena["participants"]]
+    lines += [participant(one) for one in arena["participants"]]
     for holder in arena["holders"]:
         lines.append(
             f"  {pid_list([holder['pid']])} pins {size(holder['bytes'])} in {holder['blocks']} blocks,"
@@ -281,4 +282,4 @@ def _broadcast(broadcast: dict[str, Any]) -> str:
 
 
 def _replay(replay: dict[str, Any]) -> str:
-    return f"{replay['rows']} rows of {replay['capacity']}"
+    return f"{replay['rows']} of {replay['capacity']} rows"

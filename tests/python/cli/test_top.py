@@ -134,6 +134,16 @@ def test_process_rows_name_commands_and_channels():
     assert styles["stopped"] == "red"
 
 
+def test_only_killed_processes_are_reported_as_killed():
+    look = snapshot(channel_look("c"))
+    killed, ended = look["arenas"][0]["participants"]
+    killed["alive"] = ended["alive"] = False
+    ended["leaving"] = True
+    assert "Killed, memory not freed yet: 1." in shown(look)
+    assert tables.participant({**killed, "seconds": 2}) == "  process 1: was killed, awaits recovery, for 2.0 s"
+    assert tables.participant({**ended, "seconds": 2}) == "  process 2: has exited, awaits recovery, for 2.0 s"
+
+
 def test_lines_are_wrapped_at_the_width_of_the_terminal(monkeypatch):
     text = f"  first {'word ' * 9}word\n\n{' ' * 30}{'x' * 30}"
     assert tables.wrapped(text) == text  # no terminal
