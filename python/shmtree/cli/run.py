@@ -21,13 +21,13 @@ from .terminal import DUMB
 _COLUMNS = (
     Column("KIND"),
     Column("CREATED AT", least=16),
-    Column("THROUGH", least=10, rank=3),
-    Column("OBJECTS", is_number=True, rank=2),
+    Column("THROUGH", least=10, rank=4),
+    Column("OBJECTS", is_number=True, rank=3),
     Column("MESSAGES", is_number=True),
     Column("BYTES", is_number=True),
-    Column("PUT", is_number=True),
-    Column("GET", is_number=True),
-    Column("BLOCKED", is_number=True),
+    Column("PUT", is_number=True, rank=1),
+    Column("GET", is_number=True, rank=1),
+    Column("BLOCKED", is_number=True, rank=2),
     Column("CPU", is_number=True),
 )
 _PROFILE_COLUMNS = (Column("PICKLE", is_number=True), Column("SAVES", is_number=True))

@@ -10,6 +10,7 @@ import subprocess
 import termios
 from pathlib import Path
 
+import pytest
 from run_programs import LIMIT_S, Run, command
 from terminals import pseudo_terminal
 
@@ -37,17 +38,24 @@ def test_program_named_shmtree_is_executed_once(tmp_path: Path) -> None:
     assert f"the program has another module of the name shmtree, {program}" in ran.stderr
 
 
-def test_table_keeps_the_places_on_80_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--profile"]])
+def test_table_keeps_the_places_on_80_columns(tmp_path: Path, options: list[str]) -> None:
     program = tmp_path / "program.py"
     program.write_text("import multiprocessing as mp\nqueue = mp.JoinableQueue()\nqueue.put(1)\nqueue.get()\n")
     env = {**os.environ, "TERM": "xterm"}
     with pseudo_terminal() as (ours, theirs):
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         subprocess.run(
-            command("program.py"), cwd=tmp_path, env=env, stdin=theirs, stderr=theirs, timeout=LIMIT_S, check=True
+            command(*options, "program.py"),
+            cwd=tmp_path,
+            env=env,
+            stdin=theirs,
+            stderr=theirs,
+            timeout=LIMIT_S,
+            check=True,
         )
         lines = re.sub(r"\x1b\[[0-9;]*m", "", os.read(ours, 1 << 16).decode()).splitlines()
-    head, row = lines[-2:]
+    head, row = lines[1:3]
     assert head.split()[:3] == ["KIND", "CREATED", "AT"]
     assert row.split()[:2] == ["JoinableQueue", "program.py:2"]
     assert max(len(head), len(row)) <= 80
