@@ -90,17 +90,17 @@ class Queue {
   /// Returns the end of the iteration.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// Reports one received message as done. kInvalid: no other message is unfinished (rejected ones need no call).
+  /// Reports one received message as done. kInvalid: no other message is unfinished (dead letters need no call).
   /// kClosed: this process has no end of the queue any more.
   Status task_done() const;
-  /// Blocks until every message that was put is done or rejected. Goes on after close() while another process has the
-  /// queue. If a process is killed between get() and task_done(), its message stays unfinished. Use receiver().take()
-  /// and ack() instead, which redeliver it to another process.
+  /// Blocks until every message that was put is done or a dead letter. Goes on after close() while another process has
+  /// the queue. If a process is killed between get() and task_done(), its message stays unfinished. Use
+  /// receiver().take() and ack() instead, which redeliver it to another process.
   /// - kTimeout: the timeout expired.
   /// - kClosed: no process has the queue, or the call began after this process's last close().
   /// - kPeerDied: messages are left, and a queue with OnPeerDeath::kRaise has no other process that could get them.
   Status join(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// Returns the number of messages that are neither done nor rejected; 0 if this process has no end any more.
+  /// Returns the number of messages that are neither done nor dead letters; 0 if this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;
   /// Ends the queue in all processes. put() returns kShutDown from now on, and get() once the queue is empty.
   /// `immediate` drops the messages in the queue, and those that are returned later. join() counts both as done.

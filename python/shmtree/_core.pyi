@@ -677,14 +677,13 @@ class ReceiverBase(_Receiving, Generic[_T]):
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
         """Works like take(), but the Delivery loads its item only when the item is first read."""
     def dead_letters(self) -> list[Delivery]:
-        """Returns the rejected messages.
+        """Returns the dead letters: messages that no call of `get` or `take` delivers any more.
 
-        These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
-        in a row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue`
-        returns it to the channel. `nack`, or dropping the Delivery, leaves it rejected.
+        A message becomes one after `max_attempts` deliveries, or if receivers had no memory for it eight times in a
+        row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue` returns it
+        to the channel. `nack`, or dropping the Delivery, leaves it a dead letter.
 
-        The call does not count as use of this end. `JoinableQueue.join` counts rejected messages as done until
-        `requeue`.
+        The call does not count as use of this end. `JoinableQueue.join` counts dead letters as done until `requeue`.
 
         Returns:
             A list of Deliveries, the oldest first, without those that another process has open.
@@ -856,14 +855,13 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
                 after the first object is kept, and the next call raises it.
         """
     def dead_letters(self) -> list[Delivery]:
-        """Returns the rejected messages.
+        """Returns the dead letters: messages that no call of `get` or `take` delivers any more.
 
-        These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
-        in a row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue`
-        returns it to the channel. `nack`, or dropping the Delivery, leaves it rejected.
+        A message becomes one after `max_attempts` deliveries, or if receivers had no memory for it eight times in a
+        row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue` returns it
+        to the channel. `nack`, or dropping the Delivery, leaves it a dead letter.
 
-        The call does not count as use of this end. `JoinableQueue.join` counts rejected messages as done until
-        `requeue`.
+        The call does not count as use of this end. `JoinableQueue.join` counts dead letters as done until `requeue`.
 
         Returns:
             A list of Deliveries, the oldest first, without those that another process has open.
@@ -923,7 +921,7 @@ class Delivery:
 
     As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
     you drop it, or if the process dies. For a message from `dead_letters`, `ack` removes it, and `nack` leaves it
-    rejected.
+    a dead letter.
 
     Example::
 
@@ -949,7 +947,7 @@ class Delivery:
     @property
     def _may_retry(self) -> bool:
         """True if `item` could not be read for lack of memory, or because a signal handler raised, and nack() would
-        return the message to the channel instead of rejecting it.
+        return the message to the channel instead of making it a dead letter.
         """
     def ack(self) -> None:
         """Counts the message as received.

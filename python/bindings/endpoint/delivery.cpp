@@ -213,7 +213,7 @@ PyGetSetDef getset[] = {
     {"_may_retry", guarded<get_may_retry>, nullptr,
 
      "True if `item` could not be read for lack of memory, or because a signal handler raised, and nack() would\n"
-     "return the message to the channel instead of rejecting it.",
+     "return the message to the channel instead of making it a dead letter.",
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
@@ -223,7 +223,7 @@ constexpr const char* kDoc =
 
 As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
 you drop it, or if the process dies. For a message from `dead_letters`, `ack` removes it, and `nack` leaves it
-rejected.
+a dead letter.
 
 Example::
 

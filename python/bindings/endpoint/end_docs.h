@@ -308,14 +308,13 @@ Raises:
 inline constexpr const char* kDeadLettersDoc = R"(dead_letters($self)
 --
 
-Returns the rejected messages.
+Returns the dead letters: messages that no call of `get` or `take` delivers any more.
 
-These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
-in a row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue`
-returns it to the channel. `nack`, or dropping the Delivery, leaves it rejected.
+A message becomes one after `max_attempts` deliveries, or if receivers had no memory for it eight times in a
+row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue` returns it
+to the channel. `nack`, or dropping the Delivery, leaves it a dead letter.
 
-The call does not count as use of this end. `JoinableQueue.join` counts rejected messages as done until
-`requeue`.
+The call does not count as use of this end. `JoinableQueue.join` counts dead letters as done until `requeue`.
 
 Returns:
     A list of Deliveries, the oldest first, without those that another process has open.

@@ -39,8 +39,8 @@ Py_ssize_t length(PyObject* self) {
 
 PyObject* frame_repr(PyObject* self) {
   const Frame* frame = as_frame(self);
-  if (!frame->delivery) return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes>", frame->size_bytes);
-  return PyUnicode_FromFormat("<shmtree.Frame of %zu bytes: %R>", frame->size_bytes, frame->delivery);
+  if (!frame->delivery) return PyUnicode_FromFormat("<Frame of %zu bytes>", frame->size_bytes);
+  return PyUnicode_FromFormat("<Frame of %zu bytes: %R>", frame->size_bytes, frame->delivery);
 }
 
 PyObject* get_portable(PyObject* self, void*) {

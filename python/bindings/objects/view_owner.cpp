@@ -31,7 +31,7 @@ int owner_get_buffer(PyObject* self, Py_buffer* view, int flags) {
 PyObject* owner_repr(PyObject* self) {
   const ViewOwner* owner = as_view_owner(self);
   const char* state = owner->given ? "given away" : owner->writable ? "writable" : "read-only";
-  return PyUnicode_FromFormat("<shmtree view owner of %zu bytes, %s>", owner->size_bytes, state);
+  return PyUnicode_FromFormat("<view owner of %zu bytes, %s>", owner->size_bytes, state);
 }
 
 PyMemberDef owner_members[] = {

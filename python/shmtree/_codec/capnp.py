@@ -120,7 +120,7 @@ class CapnpMessage:
     def __repr__(self) -> str:
         count = len(self._segments)
         return (
-            f"<shmtree.CapnpMessage @{self._schema_id:#018x}, {count} segment{'s' if count != 1 else ''}, "
+            f"<CapnpMessage @{self._schema_id:#018x}, {count} segment{'s' if count != 1 else ''}, "
             f"{self.nbytes} bytes>"
         )
 

@@ -118,7 +118,7 @@ class End:
             - put_per_s, received_per_s: messages per second since the last call on this object.
             - pickled (ends that can put): messages given to `put` of this object that needed a pickle;
               `shmtree.describe` says why.
-            - unfinished (JoinableQueue): messages without a `task_done()`, except the rejected ones.
+            - unfinished (JoinableQueue): messages without a `task_done()`, except the dead letters.
 
         Raises:
             ChannelClosed: This object is closed, and this process has no other object of the channel.

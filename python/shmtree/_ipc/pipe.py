@@ -83,7 +83,7 @@ class Connection:
 
     def __repr__(self) -> str:
         ways = " and ".join([way for way, has in (("readable", self.readable), ("writable", self.writable)) if has])
-        return f"<shmtree Connection, {'closed' if self.closed else ways}>"
+        return f"<Connection, {'closed' if self.closed else ways}>"
 
     def send(self, obj: object) -> None:
         """Sends an object. Blocks only while the machine's memory, or the arena's budget, has no space for it.

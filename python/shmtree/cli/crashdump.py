@@ -191,7 +191,7 @@ def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any])
             for number, each in enumerate(before["channels"])
             if each["refused"] is None and pids & set(each[key])
         ]
-        for word, key in (("sending", "sender_pids"), ("receiving", "receiver_pids"))
+        for word, key in (("senders", "sender_pids"), ("receivers", "receiver_pids"))
     }
     locks = [
         f"the {end}s of {each['name'] if each['name'] is not None else number}"

@@ -118,7 +118,7 @@ class Batch:
         return len(self.index)
 
     def __repr__(self) -> str:
-        return f"<Batch of {len(self)} rows>"
+        return f"<Batch of {len(self)} row{'' if len(self) == 1 else 's'}>"
 
 
 @made_by("Batch.to()")

@@ -66,7 +66,7 @@ class Writer(_core.ReplayWriter):
         return self
 
     def __repr__(self) -> str:
-        return "<Writer, closed>" if self.closed else f"<Writer, {self.added} rows added>"
+        return "<Writer, closed>" if self.closed else f"<Writer, {self.added} row{'' if self.added == 1 else 's'} added>"
 
 
 @made_by("ReplayBuffer.vector_writer()")

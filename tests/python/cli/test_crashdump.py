@@ -64,8 +64,8 @@ def test_dump_contains_killed_process_and_queued_messages(name, start, tmp_path)
         dump = dump_in(lines.readline(), tmp_path / "dumps")
     (killed,) = dump["killed"]
     assert killed["pid"] == child.pid
-    assert killed["sending"] == [name]
-    assert killed["receiving"] == []
+    assert killed["senders"] == [name]
+    assert killed["receivers"] == []
     (channel,) = dump["arena"]["channels"]
     assert channel["queued"] == 1
     assert "reward" in channel["messages"][0]["description"]

@@ -193,7 +193,7 @@ def test_messages_are_equal_by_type_and_words() -> None:
     assert message != shmtree.CapnpMessage(POSE, [WORDS[:8]])
     assert message != WORDS
     assert message.nbytes == 48
-    assert repr(message) == "<shmtree.CapnpMessage @0xd8a1b2c3d4e5f607, 1 segment, 48 bytes>"
+    assert repr(message) == "<CapnpMessage @0xd8a1b2c3d4e5f607, 1 segment, 48 bytes>"
     with pytest.raises(TypeError, match="unhashable"):
         hash(message)
 
