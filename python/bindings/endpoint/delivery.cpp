@@ -212,8 +212,8 @@ PyGetSetDef getset[] = {
     {"settled", guarded<get_settled>, nullptr, "True if the message was acked or returned.", nullptr},
     {"_may_retry", guarded<get_may_retry>, nullptr,
 
-     "True if `item` could not be read for lack of memory, or because a signal handler raised, and nack() would\n"
-     "return the message to the channel instead of making it a dead letter.",
+     "True if `item` could not be read for lack of memory or because a signal handler raised, and nack() does not\n"
+     "make the message a dead letter.",
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

@@ -120,8 +120,7 @@ class CapnpMessage:
     def __repr__(self) -> str:
         count = len(self._segments)
         return (
-            f"<CapnpMessage @{self._schema_id:#018x}, {count} segment{'s' if count != 1 else ''}, "
-            f"{self.nbytes} bytes>"
+            f"<CapnpMessage @{self._schema_id:#018x}, {count} segment{'s' if count != 1 else ''}, {self.nbytes} bytes>"
         )
 
 

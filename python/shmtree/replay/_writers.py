@@ -66,7 +66,8 @@ class Writer(_core.ReplayWriter):
         return self
 
     def __repr__(self) -> str:
-        return "<Writer, closed>" if self.closed else f"<Writer, {self.added} row{'' if self.added == 1 else 's'} added>"
+        added = f"{self.added} row{'' if self.added == 1 else 's'} added"
+        return f"<Writer, {'closed' if self.closed else added}>"
 
 
 @made_by("ReplayBuffer.vector_writer()")

@@ -72,7 +72,7 @@ TEST_CASE("get on a queue with kRaise reports killed senders") {
 }
 
 // guarantee: queue-peer-died
-TEST_CASE("a child that is killed before it stores its pid is reported as 0") {
+TEST_CASE("a child killed before it stores its pid is reported as 0") {
   const Queue queue = make_queue({.on_peer_death = OnPeerDeath::kRaise});
   queue.put("from the parent").value();
   HeldChild killed([] { return 0; });

@@ -324,7 +324,7 @@ def test_end_that_the_target_cannot_reach_is_not_given(arena, started, code):
 
 
 @pytest.mark.parametrize(("package", "attached"), [("a_library", 2), ("torch", 1)])
-def test_code_of_a_library_with_the_target_is_searched_unless_it_passes_all_ends(arena, started, package, attached):
+def test_search_skips_libraries_that_pass_all_ends(arena, started, package, attached):
     given, receiver = arena.create_pair()
     module = module_of(None, given, "def run(told):\n    stay(told)\n    return end")
     vars(module).update(__name__=f"{package}.workers", __file__=f"/site-packages/{package}/workers.py")
