@@ -946,8 +946,8 @@ class Delivery:
         """True if the message was acked or returned."""
     @property
     def _may_retry(self) -> bool:
-        """True if `item` could not be read for lack of memory or because a signal handler raised, and nack() does not make
-        the message a dead letter.
+        """True if `item` could not be read for lack of memory or because a signal handler raised, and nack() does not
+        make the message a dead letter.
         """
     def ack(self) -> None:
         """Counts the message as received.
