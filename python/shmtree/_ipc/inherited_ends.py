@@ -42,7 +42,7 @@ _LIBRARY_FOLDERS = [
 ]
 #: Functions of workers that receive their tasks later.
 _WORKERS = (("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker"))
-#: Libraries whose worker processes get every end as an argument. A search of torch's own code takes 0.1 s.
+#: Libraries that pass every end to their workers as an argument. A search of torch's own code takes 0.1 s.
 _PASSING_LIBRARIES = frozenset({"gymnasium", "stable_baselines3", "torch"})
 
 
