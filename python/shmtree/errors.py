@@ -84,7 +84,7 @@ class PeerDied(Error, ConnectionError):
     """No peer is left that could serve the call, and at least one was killed.
 
     Attributes:
-        pids: Process ids of the killed peers. 0: a forked process that was killed before its code ran.
+        pids: Process ids of the killed peers. 0: a forked process that was killed before it stored its pid.
     """
 
     pids: tuple[int, ...] = ()

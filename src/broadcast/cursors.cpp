@@ -85,9 +85,9 @@ std::vector<int> Cursors::pids_of(std::uint32_t number) const {
   for_each_holder(at(number), [&](std::uint32_t slot) { found.push_back(load_relaxed(participants.slot(slot).pid)); });
   for_each_giver(at(number),
                  [&](Identity giver) { found.push_back(load_relaxed(participants.slot_of_identity(giver).pid)); });
+  // A child that does not run yet has the pid of its parent.
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
-  if (found.size() > 1) std::erase(found, 0);  // a forked child that has not stored its pid yet
   return found;
 }
 

@@ -28,11 +28,15 @@ std::string seconds(std::uint64_t count) {
   return std::to_string(count) + " s";
 }
 
-constexpr std::size_t kKilledText = 32;  // bytes that append_killed() appends to the message at most
-
+// Allocates nothing if `error` has room for the pid and for kMaxKilledText characters.
+constexpr std::size_t kMaxKilledText = 48;
 void append_killed(Error& error, std::int32_t pid) {
   error.message.append(error.pids.empty() ? " " : ", ");
-  error.message.append(pid < 0 ? "0 (killed while it started)" : std::to_string(pid));
+  if (pid == kUnknownPid) {
+    error.message.append("a process that was killed while it started");
+  } else {
+    error.message.append(std::to_string(std::max(pid, 0)));
+  }
   error.pids.push_back(std::max(pid, 0));
 }
 
@@ -105,14 +109,14 @@ bool Ends::has_only_dead_peers(End end, Identity observer) const noexcept {
   return !has_users_by(end, [&] { return has_other_member(end, observer); });
 }
 
-// bits_of(word) returns the bits of 64 participants. A process that has not stored its pid yet is left out.
+// bits_of(word) returns the bits of 64 participants.
 template <class Bits>
 std::vector<int> Ends::pids_of(const Bits& bits_of) const {
   std::vector<int> pids;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     for (std::uint64_t bits = bits_of(i); bits != 0; bits &= bits - 1) {
       const std::uint32_t slot = i * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-      if (const int pid = load_relaxed(control_.arena.participants().slot(slot).pid); pid != 0) pids.push_back(pid);
+      pids.push_back(load_relaxed(control_.arena.participants().slot(slot).pid));
     }
   }
   return pids;
@@ -219,7 +223,7 @@ std::optional<Error> Ends::take_deaths(End end) const {
                                               : "no " + peers + " are left, and these died without closing:"};
   error.pids.reserve(kMaxKilled);
   // Reserved now, since the loop removes pids from the list.
-  error.message.reserve(error.message.size() + std::size_t{kMaxKilled} * kKilledText);
+  error.message.reserve(error.message.size() + std::size_t{kMaxKilled} * kMaxKilledText);
   for (auto& noted : state(end).killed.pids) {
     const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
     if (pid != 0) append_killed(error, pid);

@@ -208,7 +208,7 @@ enum class Shutdown : std::uint32_t {
 };
 
 constexpr std::uint32_t kMaxKilled = 16;
-constexpr std::int32_t kUnknownPid = -1;  // of a forked process that was killed before it stored its pid
+constexpr std::int32_t kUnknownPid = -1;  // stands for a forked child that was killed before it stored its pid
 // Pids of the members of an end that were killed and not yet reported; 0 is a free word. The process that detects a
 // death changes a 0 to the pid, and the process that reports it changes the pid to 0, so each death is reported once.
 struct alignas(64) KilledList {

@@ -133,7 +133,7 @@ class Repair {
         const bool used_only_the_other = !mine.users.contains(slot) && shared_.ends[other(end)].users.contains(slot);
         if (!mine.members.contains(slot) || (used_only_the_other && !control_.is_maker(slot))) continue;
         store_seq_cst(mine.begun, 1u);
-        if (pass_.dead().was_killed(slot)) add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
+        if (pass_.dead().was_killed(slot)) add_killed(mine.killed, arena_.participants().known_pid(slot));
       }
       // Members are removed before users: if recovery dies in between, the remaining bits still say which end was used.
       for (EndState& end : shared_.ends) end.members.remove(slot);

@@ -162,6 +162,12 @@ void Participants::note_started(Identity claimed, int pid) noexcept {
   if (load_acquire(theirs.generation) == generation_of(claimed)) compare_swap(theirs.pid, expected, std::int32_t{pid});
 }
 
+int Participants::known_pid(std::uint32_t number) const noexcept {
+  const Participant& owner = slot(number);
+  const std::uint32_t starting = load_acquire(owner.starting);
+  return starting != 0 && starting == load_acquire(owner.generation) ? 0 : load_relaxed(owner.pid);
+}
+
 void Participants::detach() noexcept {
   const Identity me = current();
   if (me == kNoIdentity) return;
@@ -206,14 +212,16 @@ bool Participants::is_pinned_here() const noexcept {
   return me != kNoIdentity && load_relaxed(slot_of_identity(me).pinned) == generation_of(me);
 }
 
-// Does not claim stale slots: sweeping them would take locks. The pid of a child that dies before it stores its own is
-// 0, since a report of its death must not name its parent.
+// Does not claim stale slots: sweeping them would take locks. Marks the child as starting, so that a report of its
+// early death does not name its parent.
 Identity Participants::claim_for_child(bool leaving) noexcept {
   child_ = ReservedSlot{};
   if (leaving || load_identity() == kNoIdentity) return kNoIdentity;
   try {
-    if (auto claimed = claim(Claimable::kFree)) child_ = std::move(*claimed);
-    if (child_.identity != kNoIdentity) store_relaxed(slot_of_identity(child_.identity).pid, 0);
+    if (auto claimed = claim(Claimable::kFree)) {
+      child_ = std::move(*claimed);
+      store_relaxed(slot_of_identity(child_.identity).starting, generation_of(child_.identity));
+    }
   } catch (const std::bad_alloc&) {
   }
   return child_.identity;
@@ -230,8 +238,11 @@ bool Participants::after_fork_in_child(bool leaving) noexcept {
   if (leaving) abandon(std::exchange(child_, ReservedSlot{}));
   const Identity me = child_.identity;
   become(std::exchange(child_, ReservedSlot{}));  // closes the copy of the parent's lock, which keeps it alive
-  if (me != kNoIdentity) store_relaxed(slot_of_identity(me).pid, process_id());
-  return me != kNoIdentity;
+  if (me == kNoIdentity) return false;
+  Participant& mine = slot_of_identity(me);
+  store_relaxed(mine.pid, process_id());
+  store_release(mine.starting, 0u);
+  return true;
 }
 
 void Participants::forget() noexcept {

@@ -79,6 +79,8 @@ class Participants {
   void keep_lock_from_children(ReservedSlot& claimed) const noexcept;
   // Stores the pid of the process that was started for a claimed slot, until that process adopts the slot.
   void note_started(Identity claimed, int pid) noexcept;
+  // Returns the pid of the owner of a slot; 0 if the owner is a forked child that has not stored its pid.
+  int known_pid(std::uint32_t number) const noexcept;
   // Ends the participation, but not the holds: this process is about to exit normally.
   void detach() noexcept;
   // Ends the participation and the holds. Requires that this process has no lease left.

@@ -23,12 +23,13 @@ class HeldChild {
     alarm(120);
     _exit(body());
   }
+  HeldChild(const HeldChild&) = delete;
+  HeldChild& operator=(const HeldChild&) = delete;
   ~HeldChild() {
     kill();
     for (int& end : go_on_) close(std::exchange(end, -1));
   }
 
-  int pid() const { return pid_; }
   void let_go() { REQUIRE(write(go_on_[1], "", 1) == 1); }
   int exit_status() {
     int status = 0;
@@ -53,8 +54,8 @@ class HeldChild {
 
   pid_t pid_ = -1;
   inline static int go_on_[2] = {-1, -1};
-  // pthread_atfork() calls the handlers of a child in the order of their registration, and the library registers its
-  // own with this priority. Of the same priority, the objects of the test come first, since they are linked first.
+  // A child runs its handlers in the order of their registration. The library registers its own with the same priority.
+  // The objects of the test are linked first, so this handler comes first.
   [[gnu::init_priority(101)]] inline static const AtLoad at_load_;
 };
 
