@@ -96,7 +96,7 @@ def _keep_given(_: object) -> None:
 
 
 def _own_packages(process: Any) -> list[str]:
-    """Returns the packages of the target and of the process class.
+    """Returns the packages of the target and of the process class, without those that pass all ends as arguments.
 
     The search for ends treats them as code of the program, even if they are installed.
     """

@@ -33,7 +33,7 @@ class Watch:
     """Takes snapshots and keeps the previous one. Keeps a descriptor of each arena, and with it the arena's memory.
 
     A dump is a file that only its user can read: JSON with `time`, `killed` (the last state of each killed process:
-    `waits`, `sending`, `receiving`, `held`, `locks`), `arena` as it was found, with descriptions of queued messages,
+    `waits`, `senders`, `receivers`, `held`, `locks`), `arena` as it was found, with descriptions of queued messages,
     and `before`, the same from the previous snapshot, `seconds` earlier. To release the arenas, close the object or
     drop it. `trouble` lists what failed at the last snapshot: watching an arena (no descriptors left, or another layout
     version), or writing a dump (for example, the disk is full).

@@ -191,7 +191,7 @@ def participant(one: dict[str, Any]) -> str:
         number = str(one["namespace_pid"])
     leaving = ", about to exit" if one["alive"] and one["leaving"] else ""
     waits = "".join(f"; {wait_words(wait)}" for wait in one["waits"])
-    return f"  process {number}: {state}{leaving}, for {one['seconds']:.1f} s{waits}"
+    return f"  process {number}: {state}{leaving}; attached {one['seconds']:.1f} s ago{waits}"
 
 
 def wait_words(wait: dict[str, Any]) -> str:

@@ -140,8 +140,8 @@ def test_only_killed_processes_are_reported_as_killed():
     killed["alive"] = ended["alive"] = False
     ended["leaving"] = True
     assert "Killed, memory not freed yet: 1." in shown(look)
-    assert tables.participant({**killed, "seconds": 2}) == "  process 1: was killed, awaits recovery, for 2.0 s"
-    assert tables.participant({**ended, "seconds": 2}) == "  process 2: has exited, awaits recovery, for 2.0 s"
+    assert tables.participant({**killed, "seconds": 2}) == "  process 1: was killed, awaits recovery; attached 2.0 s ago"
+    assert tables.participant({**ended, "seconds": 2}) == "  process 2: has exited, awaits recovery; attached 2.0 s ago"
 
 
 def test_lines_are_wrapped_at_the_width_of_the_terminal(monkeypatch):
