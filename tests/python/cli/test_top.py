@@ -140,7 +140,9 @@ def test_only_killed_processes_are_reported_as_killed():
     killed["alive"] = ended["alive"] = False
     ended["leaving"] = True
     assert "Killed, memory not freed yet: 1." in shown(look)
-    assert tables.participant({**killed, "seconds": 2}) == "  process 1: was killed, awaits recovery; attached 2.0 s ago"
+    assert (
+        tables.participant({**killed, "seconds": 2}) == "  process 1: was killed, awaits recovery; attached 2.0 s ago"
+    )
     assert tables.participant({**ended, "seconds": 2}) == "  process 2: has exited, awaits recovery; attached 2.0 s ago"
 
 
