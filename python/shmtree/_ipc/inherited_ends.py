@@ -42,8 +42,12 @@ _LIBRARY_FOLDERS = [
 ]
 #: Functions of workers that receive their tasks later.
 _WORKERS = (("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker"))
-#: Libraries that pass every end to their workers as an argument. A search of torch's own code takes 0.1 s.
-_PASSING_LIBRARIES = frozenset({"gymnasium", "stable_baselines3", "torch"})
+#: Where torch keeps functions of the program: modules, and how the names of their variables begin. A search follows
+#: these instead of torch's own code, which takes 0.1 s and has no other ends for its workers than their arguments.
+_TORCH_REGISTRIES = (
+    ("torch.utils.data._utils.collate", "default_collate_fn_map"),
+    ("torch.nn.modules.module", "_global_"),
+)
 
 
 def keep_only(*ends: Sender | Receiver | BaseQueue[Any] | Connection) -> None:
@@ -85,7 +89,7 @@ def _keep_given(_: object) -> None:
     # If the search fails, nothing changes: the process stays attached to everything that it has.
     with contextlib.suppress(MemoryError):
         _core.keep_given(
-            process,
+            (*_torch_registries(), process),  # the last one is searched first
             _LIBRARY_FOLDERS,
             _own_packages(process),
             _GLOBAL_OPS,
@@ -96,7 +100,7 @@ def _keep_given(_: object) -> None:
 
 
 def _own_packages(process: Any) -> list[str]:
-    """Returns the packages of the target and of the process class, without those that pass all ends as arguments.
+    """Returns the packages of the target and of the process class, except torch.
 
     The search for ends treats them as code of the program, even if they are installed.
     """
@@ -111,7 +115,16 @@ def _own_packages(process: Any) -> list[str]:
         target.__globals__.get("__name__") if type(target) is types.FunctionType else type(target).__module__
     )
     packages = {name.partition(".")[0] for name in modules if type(name) is str}
-    return [package for package in packages - _PASSING_LIBRARIES if package not in sys.stdlib_module_names]
+    return [package for package in packages - {"torch"} if package not in sys.stdlib_module_names]
+
+
+def _torch_registries() -> list[Any]:
+    found = []
+    for name, start in _TORCH_REGISTRIES:
+        module = sys.modules.get(name)
+        if module is not None:
+            found += [value for variable, value in vars(module).items() if variable.startswith(start)]
+    return found
 
 
 def _task_loops() -> list[Any]:

@@ -323,13 +323,34 @@ def test_end_that_the_target_cannot_reach_is_not_given(arena, started, code):
     assert senders(receiver) == 1
 
 
-@pytest.mark.parametrize(("package", "attached"), [("a_library", 2), ("torch", 1)])
-def test_search_skips_libraries_that_pass_all_ends(arena, started, package, attached):
-    given, receiver = arena.create_pair()
-    module = module_of(None, given, "def run(told):\n    stay(told)\n    return end")
+def start_in_package(started: Any, package: str, end: Any = None) -> None:
+    """Starts a process with a target in an installed package. Its code names `end`."""
+    module = module_of(None, end, "def run(told):\n    stay(told)\n    return end")
     vars(module).update(__name__=f"{package}.workers", __file__=f"/site-packages/{package}/workers.py")
     started(lambda told, _: FORK.Process(target=module.run, args=(told,)), None)
+
+
+@pytest.mark.parametrize(("package", "attached"), [("a_library", 2), ("torch", 1)])
+def test_search_follows_the_package_of_the_target_except_torch(arena, started, package, attached):
+    given, receiver = arena.create_pair()
+    start_in_package(started, package, given)
     assert senders(receiver) == attached
+
+
+@pytest.mark.parametrize(
+    ("module", "variable"),
+    [
+        ("torch.utils.data._utils.collate", "default_collate_fn_map"),
+        ("torch.nn.modules.module", "_global_forward_hooks"),
+    ],
+)
+def test_search_follows_functions_that_are_registered_with_torch(arena, started, monkeypatch, module, variable):
+    given, receiver = arena.create_pair()
+    registry = types.ModuleType(module)
+    vars(registry)[variable] = {Slots: module_of(None, given, "def collate(batch):\n    return end").collate}
+    monkeypatch.setitem(sys.modules, module, registry)
+    start_in_package(started, "torch")
+    assert senders(receiver) == 2
 
 
 def test_process_with_too_much_to_search_attaches_to_all_ends(arena, started):
