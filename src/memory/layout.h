@@ -308,7 +308,7 @@ struct alignas(64) Participant {
   std::atomic<std::uint32_t> wake_entries;       // number of its wake table's entries in use (wake_table.h)
   Wait waits[kMaxWaits];                         // of sleeping threads
   std::atomic<std::uint32_t> threads;            // of the process; in a Python program, those that run Python
-  std::atomic<std::uint32_t> starting;           // generation of a forked child that has the pid of its parent still
+  std::atomic<std::uint32_t> starting;           // generation of a forked child that has not stored its pid yet
   std::atomic<std::uint64_t> hub_address;        // WakeAddress of the process's hub (channel/wake_hub.h); 0: no hub
   std::uint64_t reserved[2];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs

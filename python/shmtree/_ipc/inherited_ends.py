@@ -42,8 +42,8 @@ _LIBRARY_FOLDERS = [
 ]
 #: Functions of workers that receive their tasks later.
 _WORKERS = (("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker"))
-#: Where torch keeps functions of the program: modules, and how the names of their variables begin. A search follows
-#: these instead of torch's own code, which takes 0.1 s and has no other ends for its workers than their arguments.
+#: Where torch keeps functions that the program has registered: a module, and how the names of its variables begin. A
+#: search follows these functions instead of torch's own code, which takes 0.1 s.
 _TORCH_REGISTRIES = (
     ("torch.utils.data._utils.collate", "default_collate_fn_map"),
     ("torch.nn.modules.module", "_global_"),
