@@ -38,6 +38,43 @@ def test_program_named_shmtree_is_executed_once(tmp_path: Path) -> None:
     assert f"the program has another module of the name shmtree, {program}" in ran.stderr
 
 
+@pytest.mark.parametrize("name", ["numbers", "uuid", "inspect", "ast"])
+@pytest.mark.parametrize("options", [[], ["--profile"]])
+def test_program_named_as_a_standard_module_runs_once(tmp_path: Path, name: str, options: list[str]) -> None:
+    program = tmp_path / f"{name}.py"
+    program.write_text(
+        "import multiprocessing as mp\nprint('start', flush=True)\n"
+        "queue = mp.Queue()\nqueue.put(1)\nprint(queue.get())\n"
+    )
+    ran = subprocess.run(command(*options, str(program)), capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert ran.stdout == "start\n1\n"
+
+
+def test_spawned_worker_of_a_program_named_numbers_runs_once(tmp_path: Path) -> None:
+    program = tmp_path / "numbers.py"
+    program.write_text(
+        "import multiprocessing as mp\nprint('start', __name__, flush=True)\n"
+        "def work(queue):\n    queue.put(1)\n"
+        "if __name__ == '__main__':\n"
+        "    context = mp.get_context('spawn')\n    queue = context.Queue()\n"
+        "    worker = context.Process(target=work, args=(queue,))\n"
+        "    worker.start()\n    print(queue.get())\n    worker.join()\n"
+    )
+    ran = subprocess.run(command(str(program)), capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert ran.stdout == "start __main__\nstart __mp_main__\n1\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--profile"]])
+def test_program_imports_its_own_module_of_a_standard_name(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "uuid.py").write_text("print('own uuid')\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import multiprocessing as mp\nqueue = mp.Queue()\nqueue.put(1)\nprint(queue.get(), flush=True)\nimport uuid\n"
+    )
+    ran = subprocess.run(command(*options, str(program)), capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert ran.stdout == "1\nown uuid\n"
+
+
 @pytest.mark.parametrize("options", [[], ["--profile"]])
 def test_table_keeps_the_places_on_80_columns(tmp_path: Path, options: list[str]) -> None:
     program = tmp_path / "program.py"

@@ -10,14 +10,16 @@ PYTHONPATH.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -38,6 +40,28 @@ def _library(name: str) -> Any:
     elif found.origin is None or not os.path.samefile(found.origin, os.path.join(_ROOT, "shmtree", "__init__.py")):
         raise ImportError(f"the program has another module of the name shmtree, {found.origin}")
     return importlib.import_module(f"shmtree._run.{name}")
+
+
+@contextlib.contextmanager
+def _standard_modules_first() -> Iterator[None]:
+    """Imports in the block find standard modules, even if the program has modules of the same names.
+
+    After the block, the program finds its own modules: those standard ones are removed from `sys.modules`.
+    """
+    library, before, loaded = os.path.dirname(os.__file__), sys.path[:], set(sys.modules)
+    standard = [
+        path for path in before if path.endswith(".zip") or path in (library, os.path.join(library, "lib-dynload"))
+    ]
+    first = list(itertools.takewhile(lambda path: path not in standard, before))
+    sys.path[:] = ordered = standard + [path for path in before if path not in standard]
+    try:
+        yield
+    finally:
+        if sys.path == ordered:
+            sys.path[:] = before
+        for name in sys.stdlib_module_names.intersection(sys.modules).difference(loaded, sys.builtin_module_names):
+            if importlib.machinery.PathFinder.find_spec(name, first) is not None:
+                del sys.modules[name]
 
 
 def _settings() -> dict[str, Any]:
@@ -148,11 +172,11 @@ _CHANGES: dict[str, Callable[[Any], None]] = {
 
 
 class _Finder:
-    """Finds the modules of `_CHANGES`, and changes each right after its import."""
+    """Finds the modules of `_CHANGES`, and changes each right after its import. Also finds the modules of shmtree."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in _CHANGES:
+        if name not in _CHANGES and name.partition(".")[0] != "shmtree":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         loader: Any = spec and spec.loader
@@ -161,9 +185,13 @@ class _Finder:
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            execute(module)
             del loader.exec_module
-            _guarded(_CHANGES[name], module)
+            if name in _CHANGES:
+                execute(module)
+                _guarded(_CHANGES[name], module)
+            else:
+                with _standard_modules_first():
+                    execute(module)
 
         loader.exec_module = exec_module
         return spec
