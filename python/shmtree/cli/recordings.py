@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Error
-from ..recording import RecordedMessage, Recording, _playback
+from ..recording import RecordedMessage, Recording, _export, _playback
 from ..recording._mcap import Writer
 from ..recording._relay import Relay
 from ..recording._tap import Source, Tap, record
@@ -83,20 +83,20 @@ def _play(options: argparse.Namespace) -> int:
 
 def _write_export(options: argparse.Namespace, messages: list[RecordedMessage]) -> None:
     if options.out is None:
-        _playback.to_jsonl(messages, sys.stdout, options.allow_pickle)
+        _export.to_jsonl(messages, sys.stdout.write, options.allow_pickle, options.arrays)
         return
     with progress.Bar("exporting") as bar:
         if options.format == "parquet":
             with replacing(options.out, "wb") as out:
                 bar.start(2 * len(messages))  # read once for their columns, and once to write them
-                _playback.to_parquet(messages, out, options.allow_pickle, bar.advance)
+                _export.to_parquet(messages, out, options.allow_pickle, bar.advance)
         else:
             with replacing(options.out, "w") as out:
                 bar.start(len(messages))
-                _playback.to_jsonl(bar.over(messages), out, options.allow_pickle)
+                _export.to_jsonl(bar.over(messages), out.write, options.allow_pickle, options.arrays)
 
 
-def _export(options: argparse.Namespace) -> int:
+def _run_export(options: argparse.Namespace) -> int:
     if options.json and options.out is None:
         return failed("--json requires --out FILE: otherwise standard output has the messages", code=2)
     if options.format == "parquet" and options.out is None:
@@ -203,7 +203,7 @@ def _add_export(verbs: Any) -> None:
         "convert a recording to JSON lines or Parquet",
         """
         shmtree export run.mcap --format jsonl | head
-        shmtree export run.mcap --format jsonl --channel actions --out run.jsonl
+        shmtree export run.mcap --format jsonl --arrays base64 --channel actions --out run.jsonl
         shmtree export run.mcap --format parquet --out run.parquet
         """,
     )
@@ -211,9 +211,15 @@ def _add_export(verbs: Any) -> None:
     verb.add_argument("--format", choices=("jsonl", "parquet"), required=True, help="format of the output")
     verb.add_argument("--out", metavar="FILE", help="output file (default for jsonl: standard output)")
     verb.add_argument("--channel", metavar="NAME", help="only messages of this channel (default: all)")
+    verb.add_argument(
+        "--arrays",
+        choices=tuple(_export.ARRAYS),
+        default="list",
+        help="arrays in JSON: nested lists, base64 with dtype and shape, or only these two (default: %(default)s)",
+    )
     verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which can run any code")
     add_json(verb, "with --out: print the result as a line of JSON")
-    verb.set_defaults(run=_export)
+    verb.set_defaults(run=_run_export)
 
 
 def _add_trace(verbs: Any) -> None:

@@ -111,9 +111,9 @@ def test_bar_counts_without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parquet_export_counts_each_message_twice(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from shmtree.recording import Recording, _playback
+    from shmtree.recording import Recording, _export, _playback
 
     counts: list[int] = []
     with open(tmp_path / "out", "wb") as out:
-        _playback.to_parquet(_playback.messages_of(Recording(path), None), out, False, counts.append)
+        _export.to_parquet(_playback.messages_of(Recording(path), None), out, False, counts.append)
     assert sum(counts) == 2 * COUNT
