@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
-from .._core import Observer as Observer
 from ..errors import Error
 
 MAX_FRAME_BYTES = 64 << 20  # largest queued message, in bytes, that is described
@@ -19,14 +18,28 @@ def users(channel: dict[str, Any], side: str) -> list[int]:
     return [pid for pid in pids if pid not in unused] if unused else pids
 
 
+class Observer(_core.Observer):
+    """Takes snapshots repeatedly, for values that need two of them.
+
+    Examples are rates, shares of time, and how long messages have waited. Use it in one thread at a time.
+    """
+
+    def look(self) -> dict[str, Any]:
+        """Returns the result of `observe`, with what has changed since the last call on this object."""
+        snapshot = super().look()
+        return {**snapshot, "bottlenecks": bottlenecks(snapshot)}
+
+
 def observe() -> dict[str, Any]:
-    """Returns a snapshot of the arenas that this user's processes have, named or not: `{"arenas": [...]}`, as for JSON.
+    """Returns a snapshot of the arenas that this user's processes have, named or not, as for JSON.
 
     The observer takes no lock, attaches to nothing, and maps the arenas read-only. It works while the attached
     processes are stopped or dead, does not delay them, and changes nothing. A snapshot needs two free descriptors.
 
     Returns:
-        A dict with the list `arenas`. Each arena is a dict with these keys.
+        A dict with the lists `arenas` and `bottlenecks`. The second one has, for each program, the end of a channel
+        that limits it: `arena` (uuid), `channel` (its number in the arena), `end` and `pids`. Only an `Observer` that
+        has looked twice finds all of them. Each arena is a dict with these keys.
 
         - `uuid` (hexadecimal), `name`, `names`.
         - `openers`: pid and fd of the processes that have the arena open. Openers with `read_only`, which only observe,
@@ -64,6 +77,57 @@ def seen(snapshot: dict[str, Any]) -> dict[str, Any]:
     if len(arenas) == 1 and arenas[0]["uuid"] == NO_UUID and not arenas[0]["openers"]:
         raise OSError(f"cannot observe any arena: {arenas[0]['refused']}")
     return snapshot
+
+
+def bottlenecks(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the limiting stage of each program, the one that others wait for most first.
+
+    Channels connect processes to a program. A channel counts if it has passed a message since the last snapshot, or has
+    messages while a process waits for space in it. So idle services and readers do not count.
+
+    An end that no process has comes first. Otherwise it is the end with the largest difference between the time that
+    others wait for it and the time that its own processes wait.
+
+    Returns:
+        A list of dicts with the keys `arena` (uuid), `channel` (its number in the arena), `end` ("sender" or
+        "receiver") and `pids`.
+    """
+    used = [
+        (arena, number, channel)
+        for arena in snapshot["arenas"]
+        for number, channel in enumerate(arena.get("channels", ()))
+        if not channel["refused"] and _is_used(channel)
+    ]
+    waits: dict[int, float] = {}  # by process: the longest of its waits
+    program: dict[int, list[int]] = {}  # by process: all processes of its program
+    for _, _, channel in used:
+        for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
+            for pid in users(channel, side):
+                waits[pid] = max(waits.get(pid, 0.0), share)
+        merged = sorted({each for pid in _pids(channel) for each in program.get(pid, [pid])})
+        program.update((pid, merged) for pid in merged)
+
+    def rank(limit: tuple[dict[str, Any], int, dict[str, Any]]) -> tuple[int, float, int, int]:
+        _, number, channel = limit
+        pids, share = channel["limiting"]["pids"], max(channel["full_share"], channel["empty_share"])
+        least = min((waits.get(pid, 0.0) for pid in pids), default=0.0)
+        return 1 if pids else 2 if share else 0, share - least, channel["queued"], number
+
+    found: dict[tuple[int, ...], dict[str, Any]] = {}  # by program
+    for arena, number, channel in sorted((each for each in used if each[2]["limiting"]), key=rank, reverse=True):
+        pids = _pids(channel)
+        key = tuple(program[pids[0]]) if pids else (-number,)
+        found.setdefault(key, {"arena": arena["uuid"], "channel": number, **channel["limiting"]})
+    return list(found.values())
+
+
+def _is_used(channel: dict[str, Any]) -> bool:
+    waits_for_space = channel["queued"] and channel["limiting"] and channel["limiting"]["end"] == "receiver"
+    return bool(channel["put_per_s"] or channel["received_per_s"] or waits_for_space)
+
+
+def _pids(channel: dict[str, Any]) -> list[int]:
+    return users(channel, "sender") + users(channel, "receiver")
 
 
 def _things(arena: dict[str, Any]) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ _PROCESSES = (
     Column("STATE"),
 )
 _NOTED_S = 0.05  # shortest wait that is shown
+_MAX_LIMITS = 4  # maximum number of bottlenecks that are shown
 _HALF = 0.5  # share of the time from which a channel is shown as often full or empty
 
 Channel = tuple[dict[str, Any], int]  # an arena, and the channel's number in it
@@ -183,10 +184,13 @@ def _killed(snapshot: dict[str, Any]) -> Iterator[str]:
 
 
 def _sentences(snapshot: dict[str, Any], width: int | None) -> list[Line]:
-    """Returns the limiting stage, and what could not be read."""
-    text = tables.limiting_line(snapshot)
-    style = "bold yellow" if text.startswith("Bottleneck") else ""
-    said = [(text, style), *((each, "red") for each in (*_killed(snapshot), *tables.refusals(snapshot)))]
+    """Returns the limiting stage of each program, and what could not be read."""
+    limits = tables.limiting_lines(snapshot)[:_MAX_LIMITS]
+    style = "bold yellow" if snapshot["bottlenecks"] else ""
+    said = [
+        *((each, style) for each in limits),
+        *((each, "red") for each in (*_killed(snapshot), *tables.refusals(snapshot))),
+    ]
     return [[(line, style)] for text, style in said for line in (textwrap.wrap(text, width) if width else [text])]
 
 

@@ -139,38 +139,15 @@ def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str)
     return f", which {does}" if len(some) == len(pids) else f", of which {pid_list(some)} {does}"
 
 
-def limiting_line(snapshot: dict[str, Any]) -> str:
-    """Returns the limiting stage.
-
-    An end that no process has comes first, if processes sleep for it. Otherwise it is the end with the largest
-    difference between the time that others wait for it and the time that its own processes wait.
-    """
-    channels = [
-        (arena, channel, channel_label(arena, number))
-        for arena in snapshot["arenas"]
-        for number, channel in enumerate(arena.get("channels", ()))
-        if not channel["refused"]
-    ]
-    waits: dict[int, float] = {}  # by process: the longest of its waits
-    for _, channel, _ in channels:
-        for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
-            for pid in users(channel, side):
-                waits[pid] = max(waits.get(pid, 0.0), share)
-
-    def rank(channel: dict[str, Any], name: str) -> tuple[int, float, int, str]:
-        pids = channel["limiting"]["pids"]
-        least = min((waits.get(pid, 0.0) for pid in pids), default=0.0)
-        share = max(channel["full_share"], channel["empty_share"])
-        return 1 if pids else 2 if share else 0, share - least, channel["queued"], name
-
-    limits = [each for each in channels if each[1]["limiting"]]
-    if not limits:
-        return "No channel waits for one of its ends."
-    arena, channel, name = max(limits, key=lambda each: rank(*each[1:]))
-    return f"Bottleneck: {_limit_words(arena, channel, name)}."
+def limiting_lines(snapshot: dict[str, Any]) -> list[str]:
+    """Returns a sentence for the limiting stage of each program."""
+    arenas = {arena["uuid"]: arena for arena in snapshot["arenas"]}
+    found = [_limit_words(arenas[each["arena"]], each["channel"]) for each in snapshot["bottlenecks"]]
+    return [f"Bottleneck: {words}." for words in found] or ["No channel that is in use waits for one of its ends."]
 
 
-def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> str:
+def _limit_words(arena: dict[str, Any], number: int) -> str:
+    channel, name = arena["channels"][number], channel_label(arena, number)
     end, pids = channel["limiting"]["end"], channel["limiting"]["pids"]
     does = "receives from" if end == "receiver" else "sends to"
     if not pids:

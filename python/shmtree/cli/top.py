@@ -7,22 +7,41 @@ import json
 import time
 from typing import Any
 
-from .._ipc.observer import Observer, seen
+from .._ipc.observer import Observer, bottlenecks, is_of, seen
 from . import screen, tables, terminal
 from .arguments import add_json, add_verb, seconds
 from .columns import Line, cut
+from .results import failed
 
 FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
 
 
+class _Chosen:
+    """Snapshots of the arenas that a name or pid identifies, or of all."""
+
+    def __init__(self, what: str | None) -> None:
+        self._observer, self._what = Observer(), what
+
+    def look(self) -> dict[str, Any]:
+        snapshot = seen(self._observer.look())
+        if self._what is None:
+            return snapshot
+        snapshot["arenas"] = [arena for arena in snapshot["arenas"] if is_of(arena, self._what)]
+        snapshot["bottlenecks"] = bottlenecks(snapshot)
+        return snapshot
+
+
 def _top(options: argparse.Namespace) -> int:
-    observer = Observer()
-    observer.look()
+    observer = _Chosen(options.what)
+    if not observer.look()["arenas"] and options.what is not None:
+        return failed(
+            f"no process, name or uuid {options.what!r} among the arenas of this user; shmtree ls --all lists them"
+        )
     time.sleep(min(options.interval, FIRST_INTERVAL))
     order = screen.Order(options.sort)
     if options.once or options.json or not terminal.can_draw():
         while True:
-            snapshot = seen(observer.look())
+            snapshot = observer.look()
             text = json.dumps(snapshot) if options.json else screen.text(snapshot, tables.width(), order)
             print(text, flush=True)
             if options.once:
@@ -34,11 +53,11 @@ def _top(options: argparse.Namespace) -> int:
         return _draw(observer, options.interval, order)
 
 
-def _draw(observer: Observer, interval: float, order: screen.Order) -> int:
+def _draw(observer: _Chosen, interval: float, order: screen.Order) -> int:
     from rich.console import Console
     from rich.live import Live
 
-    snapshot = seen(observer.look())
+    snapshot = observer.look()
     console = Console()
     with terminal.Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -54,7 +73,7 @@ def _draw(observer: Observer, interval: float, order: screen.Order) -> int:
                     order = order._replace(is_reversed=not order.is_reversed)
                 if key:
                     live.update(_drawn(snapshot, console.width, console.height, order), refresh=True)
-            snapshot = seen(observer.look())
+            snapshot = observer.look()
 
 
 def _drawn(snapshot: dict[str, Any], width: int, height: int, order: screen.Order) -> Any:
@@ -76,11 +95,15 @@ def add_to(verbs: Any) -> None:
         "show channels, processes and the bottleneck",
         """
         shmtree top
+        shmtree top samples
         shmtree top --sort depth --interval 5
         shmtree top --once --json
         """,
         "It also shows the arenas. On a terminal, with rich, it draws one page again and again: q quits, s sorts by"
         " another column, r reverses the order.",
+    )
+    verb.add_argument(
+        "what", metavar="PID|NAME", nargs="?", help="show only the arenas of this process or name (default: all)"
     )
     verb.add_argument("--once", action="store_true", help="print one snapshot and exit")
     verb.add_argument(

@@ -63,7 +63,7 @@ def snapshot(*found: dict[str, Any]) -> dict[str, Any]:
     objects: dict[str, list[Any]] = {"holders": [], "latests": [], "broadcasts": [], "replays": []}
     sizes = {"used_bytes": 1 << 20, "max_bytes": 1 << 30}
     arena = {"name": "a", "uuid": "0" * 32, "refused": None, "openers": openers, "participants": people}
-    return {"arenas": [{**arena, **objects, **sizes, "channels": shown}]}
+    return {"arenas": [{**arena, **objects, **sizes, "channels": shown}], "bottlenecks": []}
 
 
 def shown(look: dict[str, Any], *where: Any) -> list[str]:
