@@ -84,7 +84,8 @@ class PeerDied(Error, ConnectionError):
     """No peer is left that could serve the call, and at least one was killed.
 
     Attributes:
-        pids: Process ids of the killed peers. 0: a forked process that was killed before it stored its pid.
+        pids: Process ids of the killed peers. A forked process that was killed before it stored its pid is only in the
+            message, so `pids` may be empty.
     """
 
     pids: tuple[int, ...] = ()

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "memory/arena.h"
+#include "platform/errors.h"
 #include "platform/machine.h"
 
 namespace shmtree::channel {
@@ -28,17 +29,7 @@ std::string seconds(std::uint64_t count) {
   return std::to_string(count) + " s";
 }
 
-// Allocates nothing if `error` has room for the pid and for kMaxKilledText characters.
-constexpr std::size_t kMaxKilledText = 48;
-void append_killed(Error& error, std::int32_t pid) {
-  error.message.append(error.pids.empty() ? " " : ", ");
-  if (pid == kUnknownPid) {
-    error.message.append("a process that was killed while it started");
-  } else {
-    error.message.append(std::to_string(std::max(pid, 0)));
-  }
-  error.pids.push_back(std::max(pid, 0));
-}
+constexpr std::size_t kMaxKilledText = 48;  // characters that append_killed() adds at most
 
 }  // namespace
 
@@ -224,11 +215,14 @@ std::optional<Error> Ends::take_deaths(End end) const {
   error.pids.reserve(kMaxKilled);
   // Reserved now, since the loop removes pids from the list.
   error.message.reserve(error.message.size() + std::size_t{kMaxKilled} * kMaxKilledText);
+  bool took = false;
   for (auto& noted : state(end).killed.pids) {
     const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
-    if (pid != 0) append_killed(error, pid);
+    if (pid == 0) continue;
+    append_killed(error, pid);
+    took = true;
   }
-  if (error.pids.empty()) return std::nullopt;  // another thread reports them
+  if (!took) return std::nullopt;  // another thread reports them
   return error;
 }
 

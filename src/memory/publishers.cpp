@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "platform/errors.h"
 #include "platform/machine.h"
 
 namespace shmtree::memory {
@@ -72,12 +73,8 @@ Status Publishers::check(bool begun, const char* did) const try {
   std::string text("every process that ");
   text += did;
   text += " has died or closed; died without closing:";
-  for (std::size_t i = 0; i < killed.size(); ++i) {
-    text += i == 0 ? " " : ", ";
-    text += std::to_string(killed[i]);
-  }
   Error error{.code = Code::kPeerDied, .message = std::move(text)};
-  error.pids = std::move(killed);
+  for (const int pid : killed) append_killed(error, pid);
   return error;
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -61,7 +61,7 @@ struct Error {
   Code code = Code::kOs;    ///< The reason, for programs.
   std::string message{};    ///< A complete sentence with the numbers.
   int os_errno = 0;         ///< errno of the failed system call. 0: none.
-  std::vector<int> pids{};  ///< The killed processes, for kPeerDied. 0: killed before it stored its pid.
+  std::vector<int> pids{};  ///< The killed processes, for kPeerDied, except those killed before they stored their pid.
   /// The message concerned, for kCorrupt, and for kOutOfSharedMemory of a message to be received.
   std::uint64_t ticket = 0;
   std::uint64_t completed = 0;  ///< Number of items that succeeded before the error, for calls with several.

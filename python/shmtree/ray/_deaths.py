@@ -16,15 +16,16 @@ class PeerDied(errors.PeerDied):
     """No peer is left that could serve the call, and one was killed or its node is gone.
 
     Attributes:
-        peers: The node of each killed peer, and its process id there. The process id is 0 if the whole node is gone.
-        pids: The process ids alone.
+        peers: The node of each killed peer, and its process id there. The process id is 0 if the whole node is gone, or
+            if the peer was killed before it stored its pid.
+        pids: The process ids alone, without zeros.
     """
 
     peers: tuple[Peer, ...]
 
     def __init__(self, peers: Iterable[Peer] = ()) -> None:
         self.peers = tuple((str(node), int(pid)) for node, pid in peers)
-        self.pids = tuple(pid for _, pid in self.peers)
+        self.pids = tuple(pid for _, pid in self.peers if pid)
         told = ", ".join(f"process {pid} of node {node}" if pid else f"node {node}" for node, pid in self.peers)
         super().__init__(f"no peer is left; killed: {told}")
 

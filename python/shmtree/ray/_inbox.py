@@ -182,7 +182,7 @@ class Inbox:
         try:
             self._landing.sender._check_receivers()
         except PeerDied as died:
-            killed = died.pids
+            killed = died.pids or (0,)
         except ChannelClosed:
             pass
         self.record["gone"] = tuple((self._node, pid) for pid in killed)

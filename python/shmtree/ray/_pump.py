@@ -238,7 +238,7 @@ class Pump:
         if taken and not self._send(taken):
             await asyncio.sleep(_FIRST_PAUSE_S)
         if isinstance(error, PeerDied):
-            killed.update(error.pids)
+            killed.update(error.pids or (0,))
         elif isinstance(error, ChannelClosed) and self._source.may_get_more():
             await asyncio.sleep(_FIRST_PAUSE_S)
         elif isinstance(error, ChannelClosed):

@@ -96,3 +96,8 @@ def test_message_too_large_for_the_home_raises_with_the_numbers(monkeypatch: Any
         assert (await receiver.get_async())[:1] == b"z"
 
     run(test)
+
+
+def test_pids_of_a_death_on_another_node_have_no_zeros() -> None:
+    died = PeerDied([("there", 0), ("away", 7)])
+    assert died.pids == (7,) and died.peers == (("there", 0), ("away", 7))
