@@ -7,6 +7,7 @@
 #include "memory/event.h"
 #include "platform/atomics.h"
 #include "platform/copy.h"
+#include "platform/errors.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
 #include "platform/wait_policy.h"
@@ -71,13 +72,11 @@ bool Versions::is_torn() const noexcept {
   return is_torn_at(load_acquire(shared_->sequence));
 }
 
-Error Versions::torn() const {
-  const int pid = load_relaxed(shared_->writer_pid);
-  std::string text("process ");
-  text += std::to_string(pid);
-  text += " died while it wrote this shared array: the data is torn until the next complete write";
-  Error error{Code::kPeerDied, std::move(text)};
-  error.pids.push_back(pid);
+Error Versions::torn(int writer_pid) {
+  Error error{Code::kPeerDied,
+              "this shared array is torn until write(whole=True) has replaced all of it; a process died in its write, "
+              "or an exception left it:"};
+  append_killed(error, writer_pid);
   return error;
 }
 
@@ -97,7 +96,7 @@ Error Versions::timed_out(const char* what) const {
 
 // --- Writing
 
-Status Versions::begin_write(const WaitContext& wait) const {
+Status Versions::begin_write(const WaitContext& wait, Extent extent) const {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kArray}, wait);
@@ -115,6 +114,11 @@ Status Versions::begin_write(const WaitContext& wait) const {
       waiting, wait, kArray, [&] { return !yields() && take(shared_->writer, *me); }, do_nothing);
   if (!came) return std::move(came).error();
   if (!*came && !take(shared_->writer, *me)) return timed_out("other processes kept writing this shared array");
+  if (extent == Extent::kPart && is_odd(load_relaxed(shared_->sequence))) {
+    const int torn_by = load_relaxed(shared_->writer_pid);
+    unlock(shared_->writer);
+    return torn(torn_by);
+  }
   store_relaxed(shared_->writer_pid, process_id());
   // Release: a reader that sees the odd sequence sees the writer's word too, and does not take the data for torn.
   store_release(shared_->sequence, load_relaxed(shared_->sequence) | 1);
@@ -182,7 +186,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
     if (is_odd(before)) {
       was_overtaken();  // consecutive writes count as well, if each one began before this check
       const auto before_sleep = [&](bool first) -> Result<bool> {
-        if (is_torn_at(before)) return torn();
+        if (is_torn_at(before)) return torn(load_relaxed(shared_->writer_pid));
         if (!first) was_overtaken();
         return false;
       };

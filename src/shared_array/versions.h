@@ -9,7 +9,7 @@
 // Invariants:
 //   - While the sequence is even, the data are whole: they are version sequence / 2.
 //   - The sequence is odd during a write, and stays odd if the writer dies or gives up before the end. Then the data
-//     are torn until the next write has ended.
+//     are torn until a write with Extent::kWhole has ended. Other writes fail, so none builds on torn data.
 //   - The word `writer` names the only process that may write. A dead writer's word is taken over by compare-and-swap,
 //     wherever the writer died. A living writer's word never is.
 //   - Readers change nothing on which a copy depends. A reader that was overtaken asks writers, by the word `reader`,
@@ -43,6 +43,12 @@ struct alignas(64) Versioned {
 static_assert(sizeof(Versioned) == 128);
 constexpr std::uint64_t kVersionedMagic = 0x736e737265766d73;  // "smversns"
 
+// The part of the data that a write stores.
+enum class Extent : bool {
+  kPart,   // some of the data, or values that depend on the data
+  kWhole,  // all of the data, whatever they were
+};
+
 class Versions {
  public:
   // Returns the size of a block for `data_bytes` of data.
@@ -55,8 +61,11 @@ class Versions {
   // has none.
   static Result<Versions> of(const memory::Lease& block, std::uint64_t data_bytes);
 
-  // Begins a write, once no other process or thread is writing. kTimeout names the writer; kInterrupted.
-  Status begin_write(const platform::WaitContext& wait) const;
+  // Begins a write, once no other process or thread is writing.
+  //   kTimeout      names the writer
+  //   kPeerDied     the data are torn, and the write is not of the whole data
+  //   kInterrupted  a hook ended the wait
+  Status begin_write(const platform::WaitContext& wait, Extent extent = Extent::kPart) const;
   // Ends a write. The data become the next version, or count as torn if they are not `whole`. Code::kInvalid in a
   // process that has not begun the write, such as a child that was forked meanwhile.
   Status end_write(bool whole) const noexcept;
@@ -84,7 +93,7 @@ class Versions {
   void unlock(std::atomic<std::uint32_t>& word) const noexcept;
   bool is_torn_at(std::uint64_t sequence) const noexcept;
   Error timed_out(const char* what) const;
-  Error torn() const;
+  static Error torn(int writer_pid);
 
   memory::Arena* arena_;
   std::byte* data_;

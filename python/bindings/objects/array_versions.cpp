@@ -58,13 +58,16 @@ std::uint64_t wait(const ArrayVersions& self, std::uint64_t newer_than, py::hand
 // The context manager of a write. It is in C++ so that no signal handler can run between the begin and the with block.
 class Write {
  public:
-  Write(ArrayVersions versions, py::object value, py::object timeout)
-      : of_(std::move(versions)), value_(std::move(value)), timeout_(std::move(timeout)) {}
+  Write(ArrayVersions versions, py::object value, py::object timeout, bool whole)
+      : of_(std::move(versions)),
+        value_(std::move(value)),
+        timeout_(std::move(timeout)),
+        extent_(whole ? shared_array::Extent::kWhole : shared_array::Extent::kPart) {}
 
   py::object enter() {
     if (begun_) throw py::value_error("this write has already begun");
     GilHooks hooks;
-    unwrap(of_.versions.begin_write(until(timeout_, hooks)));
+    unwrap(of_.versions.begin_write(until(timeout_, hooks), extent_));
     begun_ = true;
     return value_;
   }
@@ -77,6 +80,7 @@ class Write {
  private:
   ArrayVersions of_;
   py::object value_, timeout_;
+  shared_array::Extent extent_;
   bool begun_ = false;
 };
 
@@ -90,7 +94,7 @@ void bind_array_versions(py::module_& module) {
       .def("read", &read, "out"_a, "timeout"_a)
       .def("wait", &wait, "newer_than"_a, "timeout"_a);
   py::class_<Write>(module, "Write", "A write to a shared array, as a context manager.", plain_class())
-      .def(py::init<ArrayVersions, py::object, py::object>(), "versions"_a, "value"_a, "timeout"_a)
+      .def(py::init<ArrayVersions, py::object, py::object, bool>(), "versions"_a, "value"_a, "timeout"_a, "whole"_a)
       .def("__enter__", &Write::enter)
       .def("__exit__", &Write::exit);
 }

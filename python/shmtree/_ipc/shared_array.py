@@ -26,7 +26,8 @@ class SharedArray:
 
     `array` and `tensor` are the memory itself, without any locking. `write` and `read` prevent readers from seeing a
     half-written array: they allow one writer at a time, and a copy is consistent. A program may mix both, but `read` is
-    consistent only with data that was written inside `write`.
+    consistent only with data that was written inside `write`. A change outside of `write` that a kill ends half-way
+    leaves no mark.
     """
 
     _home: _core.Arena
@@ -121,28 +122,34 @@ class SharedArray:
         """The array, or the tensor if it was made with a torch dtype."""
         return self._array if self._torch_dtype is None else self.tensor
 
-    def write(self, timeout: float | None = None) -> _core.Write[Any]:
+    def write(self, timeout: float | None = None, *, whole: bool = False) -> _core.Write[Any]:
         """Returns a context manager in which this thread alone writes: `array`, or `tensor` for a torch dtype.
 
         The end of the ``with`` block makes the next version. Meanwhile, other writers of any process wait. A thread
         must not nest it.
 
-        If an exception leaves the block, the object is dropped, or the process dies in the block, the array is `torn`,
-        and readers raise PeerDied until the next write. The next write starts at once, and has to write the whole
-        array. A child that is forked in the block does not take over the write.
+        If an exception leaves the block, the object is dropped, or the process dies in the block, the array is `torn`:
+        some of its elements may be old and others new. `read` and `write` then raise PeerDied until a write with
+        ``whole=True`` has ended, so that ``array += part`` never continues from such a mixture. A child that is forked
+        in the block does not take over the write.
 
         Args:
             timeout: Seconds to wait for the current writer; None waits indefinitely.
+            whole: True if the block writes every element without reading the array. Such a write also begins if the
+                array is `torn`, and its end makes the array complete again.
 
         Raises:
             TimeoutError: Another write was still in progress; the error has the writer's pid.
+            shmtree.PeerDied: On entering the block: the array is `torn`, and `whole` is False.
 
         Example::
 
-            with shared.write() as array:
+            with shared.write(whole=True) as array:
                 array[...] = values
+            with shared.write() as array:
+                array += part
         """
-        return _Write(self._counted, self._value, timeout)
+        return _Write(self._counted, self._value, timeout, whole)
 
     def read(self, out: Any = None, timeout: float | None = None) -> Any:
         """Returns a consistent copy: no write was in progress while it was made.
@@ -193,7 +200,10 @@ class SharedArray:
 
     @property
     def torn(self) -> bool:
-        """True if a write was abandoned: its process died in it, or an exception left it."""
+        """True if a write was abandoned, and no write of the whole array has ended since.
+
+        Its process died in it, or an exception left it.
+        """
         return self._counted.is_torn
 
     @property
@@ -247,8 +257,8 @@ class _Write(_core.Write):
 
     __slots__ = ("_pid",)
 
-    def __init__(self, versions: _core.Versions, value: Any, timeout: float | None) -> None:
-        super().__init__(versions, value, timeout)
+    def __init__(self, versions: _core.Versions, value: Any, timeout: float | None, whole: bool) -> None:
+        super().__init__(versions, value, timeout, whole)
         self._pid = os.getpid()
 
     def __del__(self) -> None:

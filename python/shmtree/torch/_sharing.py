@@ -151,9 +151,10 @@ def share_(thing: _T) -> _T:
     """Moves a tensor, or the parameters and buffers of a module, into shared memory, in place.
 
     If you pass it to another process (as an argument of its Process, through a queue or pipe, over fork), that process
-    uses the same memory, and sees all writes. The memory lives until the last process drops it. There is no locking:
-    summing gradients and Hogwild-like training tolerate that; for other uses take a lock. Optimizers that were made
-    before keep their parameters. Copies, and files of ``torch.save``, contain the values.
+    uses the same memory, and sees all writes. The memory lives until the last process drops it. There is no locking,
+    and a process that is killed during a write leaves a part of it without a mark. Hogwild-like training tolerates
+    that; for other uses, write to an `Arena.array` in `write` blocks. Optimizers that were made before keep their
+    parameters. Copies, and files of ``torch.save``, contain the values.
 
     The gradient of a shared tensor is not shared; call `share_` for it as well if you need that.
 

@@ -8,6 +8,7 @@
 
 using namespace shmtree;
 using namespace shmtree::test;
+using shared_array::Extent;
 using shared_array::Versioned;
 using shared_array::Versions;
 
@@ -27,7 +28,7 @@ class Shared {
     std::fill_n(reinterpret_cast<std::uint64_t*>(lease.data()), bytes_ / 8, value);
   }
   bool write(std::uint64_t value) const {
-    if (!versions().begin_write(patience())) return false;
+    if (!versions().begin_write(patience(), Extent::kWhole)) return false;
     fill(value);
     return versions().end_write(true).ok();
   }
@@ -132,13 +133,18 @@ TEST_CASE("Writers exclude each other within and across processes") {
   REQUIRE(shared.versions().version() == 2);
 }
 
-TEST_CASE("An abandoned write is torn until the next write") {
+// guarantee: shared-array-torn
+TEST_CASE("An abandoned write is torn until a write of the whole array") {
   Shared shared;
   REQUIRE(shared.versions().begin_write(patience()).ok());
   REQUIRE(shared.versions().end_write(false).ok());
   const auto read = shared.read(no_wait());
   REQUIRE(read.code() == Code::kPeerDied);
   REQUIRE(read.error().pids == std::vector<int>{getpid()});
+  REQUIRE(shared.versions().is_torn());
+  const Status part = shared.versions().begin_write(no_wait());
+  REQUIRE(part.code() == Code::kPeerDied);
+  REQUIRE(part.error().pids == std::vector<int>{getpid()});
   REQUIRE(shared.versions().is_torn());
   REQUIRE(shared.write(4));
   REQUIRE(shared.read(no_wait()).value() == 4);
@@ -204,7 +210,7 @@ TEST_CASE("A stopped or killed reader does not block writers") {
   REQUIRE(shared.versions().end_write(true).ok());
 }
 
-TEST_CASE("Corrupt words end calls in time and are repaired by a write") {
+TEST_CASE("Corrupt words end calls in time until a whole write") {
   for (const std::uint64_t bits : {~std::uint64_t{0}, std::uint64_t{0x4000000140000001}, std::uint64_t{1}}) {
     Shared shared;
     shared.words().sequence.store(bits);
@@ -213,7 +219,7 @@ TEST_CASE("Corrupt words end calls in time and are repaired by a write") {
     shared.words().writer_pid.store(-1);
     REQUIRE_FALSE(shared.read(no_wait()).ok());
     REQUIRE_FALSE(shared.versions().wait_for_newer(~std::uint64_t{0}, no_wait()).ok());
-    REQUIRE(shared.versions().begin_write(no_wait()).ok());
+    REQUIRE(shared.versions().begin_write(no_wait(), Extent::kWhole).ok());
     shared.fill(9);
     REQUIRE(shared.versions().end_write(true).ok());
     REQUIRE(shared.read(no_wait()).value() == 9);
@@ -241,7 +247,7 @@ TEST_CASE("A writer killed anywhere leaves valid data or a torn mark") {
       REQUIRE(version == 1);
       ++torn;
     }
-    REQUIRE(shared.versions().begin_write(no_wait()).ok());
+    REQUIRE(shared.versions().begin_write(no_wait(), Extent::kWhole).ok());
     shared.fill(version + 1);
     REQUIRE(shared.versions().end_write(true).ok());
     REQUIRE(shared.read(no_wait()).value() == version + 1);
@@ -249,5 +255,38 @@ TEST_CASE("A writer killed anywhere leaves valid data or a torn mark") {
   }
   REQUIRE(torn >= 1);
   REQUIRE(n > 5);
+}
+
+// guarantee: shared-array-torn
+TEST_CASE("A write after a kill starts from whole data or fails") {
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    Shared shared;
+    REQUIRE(shared.write(1));
+    killed = killed_at_change(n, [&] { shared.write(2); });
+    INFO("killed before change " << n);
+    const bool whole = shared.read(no_wait()).ok();
+    const Status next = shared.versions().begin_write(no_wait());
+    REQUIRE(next.ok() == whole);
+    if (!whole) REQUIRE(next.code() == Code::kPeerDied);
+  }
+  REQUIRE(n > 5);
+}
+
+// guarantee: shared-array-torn
+TEST_CASE("A process killed while it meets torn data leaves it torn") {
+  std::int64_t n = 1;
+  for (bool killed = true; killed; ++n) {
+    Shared shared;
+    REQUIRE(shared.versions().begin_write(patience()).ok());
+    REQUIRE(shared.versions().end_write(false).ok());
+    killed = killed_at_change(n, [&] { static_cast<void>(shared.versions().begin_write(no_wait())); });
+    INFO("killed before change " << n);
+    REQUIRE(shared.versions().is_torn());
+    REQUIRE(shared.versions().begin_write(no_wait()).code() == Code::kPeerDied);
+    REQUIRE(shared.write(3));
+    REQUIRE(shared.read(no_wait()).value() == 3);
+  }
+  REQUIRE(n > 2);
 }
 #endif

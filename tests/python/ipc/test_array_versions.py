@@ -112,7 +112,7 @@ def test_dropped_write_leaves_the_array_torn_but_unlocked() -> None:
     del write
     gc.collect()
     assert array.torn
-    with array.write(timeout=60) as memory:
+    with array.write(timeout=60, whole=True) as memory:
         memory[:] = 1
     assert array.version == 1 and not array.torn
     del memory
@@ -181,7 +181,8 @@ def test_concurrent_writes_of_processes_lose_no_update() -> None:
     assert array.read()[5] == 600 and array.version == 600
 
 
-def test_exception_in_a_write_leaves_the_array_torn_until_next() -> None:
+@pytest.mark.guarantee("shared-array-torn")
+def test_exception_in_a_write_leaves_the_array_torn_until_whole() -> None:
     array = new_array()
     with contextlib.suppress(KeyError), array.write() as memory:
         memory[:5] = 1
@@ -190,7 +191,10 @@ def test_exception_in_a_write_leaves_the_array_torn_until_next() -> None:
     with pytest.raises(shmtree.PeerDied) as caught:
         array.read()
     assert caught.value.pids == (os.getpid(),)
-    with array.write() as memory:
+    with pytest.raises(shmtree.PeerDied, match="whole=True"), array.write() as memory:
+        memory[:] = 9
+    assert array.torn and array.version == 0 and (array.array[:6] == [1, 1, 1, 1, 1, 0]).all()
+    with array.write(whole=True) as memory:
         memory[:] = 2
     assert not array.torn and array.read()[7] == 2 and array.version == 1
 
@@ -210,7 +214,8 @@ def hanging(array: shmtree.SharedArray) -> Any:
 
 
 @pytest.mark.guarantee("shared-array-read")
-def test_killed_writer_is_reported_and_the_next_write_works() -> None:
+@pytest.mark.guarantee("shared-array-torn")
+def test_killed_writer_is_reported_until_a_whole_write() -> None:
     array = new_array()
     writer = hanging(array)
     told: list[Any] = []
@@ -220,7 +225,10 @@ def test_killed_writer_is_reported_and_the_next_write_works() -> None:
     reader.join(100)
     assert isinstance(told[0], shmtree.PeerDied) and told[0].pids == (writer.pid,)
     assert array.torn
-    with array.write(timeout=0) as memory:
+    with pytest.raises(shmtree.PeerDied) as caught, array.write(timeout=0) as memory:
+        memory += 1
+    assert caught.value.pids == (writer.pid,)
+    with array.write(timeout=0, whole=True) as memory:
         assert memory[0] == 1
         memory[:] = 4
     assert array.read(timeout=0)[0] == 4
@@ -245,7 +253,7 @@ def test_stopped_writer_times_out_others_with_its_pid() -> None:
             call(timeout=0.1)
     assert not array.torn
     end(writer)
-    with array.write(timeout=0) as memory:
+    with array.write(timeout=0, whole=True) as memory:
         memory[:] = 1
     assert array.read()[0] == 1
 
