@@ -20,6 +20,15 @@ namespace {
 
 constexpr std::uint64_t kMaxAtOnce = std::uint64_t{1} << 30;  // the kernel writes at most 2 GiB per call
 
+void take_rights(int fd, const struct stat& from) noexcept {
+  mode_t mode = from.st_mode & 07777;
+  const auto keep = static_cast<uid_t>(-1);
+  if (fchown(fd, from.st_uid, from.st_gid) != 0 && fchown(fd, keep, from.st_gid) != 0) {
+    mode &= 0707u;  // its rights were those of another group
+  }
+  fchmod(fd, mode);
+}
+
 }  // namespace
 
 Result<Folder> Folder::make(const std::string& path) {
@@ -46,13 +55,15 @@ Result<bool> Folder::lock(bool shared) {
   return os_error("flock " + path_, errno);
 }
 
-Result<UniqueFd> Folder::create(const std::string& name) const {
+Result<UniqueFd> Folder::create(const std::string& name, const std::string& like) const {
   crash_point();
   const auto folder = checked_fd();
   if (!folder) return folder.error();
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(retry([&] { return openat(*folder, name.c_str(), kFlags, 0600); }));
   if (!fd.valid()) return os_error("create " + at(name), errno);
+  struct stat old {};
+  if (fstatat(*folder, like.c_str(), &old, 0) == 0 && S_ISREG(old.st_mode)) take_rights(fd.get(), old);
   return fd;
 }
 

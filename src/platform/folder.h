@@ -20,9 +20,10 @@ class Folder {
   // locks.
   Result<bool> lock(bool shared);
 
-  // create() makes a new file for writing, which must not exist. open() opens an existing file for reading, or returns
-  // kNotFound.
-  Result<UniqueFd> create(const std::string& name) const;
+  // Makes a new file for writing, which must not exist. It gets the mode of the file `like`, and its owner if the
+  // process may set it. Without such a file, only this user has access.
+  Result<UniqueFd> create(const std::string& name, const std::string& like) const;
+  // Opens an existing file for reading, or returns kNotFound.
   Result<UniqueFd> open_file(const std::string& name) const;
   // Renames a file; it replaces an existing `to` atomically.
   Status rename(const std::string& from, const std::string& to) const;

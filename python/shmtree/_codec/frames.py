@@ -24,8 +24,9 @@ _MAGIC = b"SHMT"
 def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -> None:
     """Writes an object to a file as one frame, for `load`.
 
-    The file appears complete or not at all: `dump` writes a temporary file next to `path`, which then replaces it.
-    Processes that have the old file mapped keep it.
+    The file appears complete or not at all, and keeps the mode of a file that it replaces. Processes that have the old
+    file mapped keep it. If `path` is a link, it stays one. If it is a mount point, or its folder takes no new file, the
+    complete bytes are copied into the old file, and the old one is lost.
 
     Args:
         obj: Any object that `pack` takes.

@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from .. import _core
+from .._codec import whole_files
 from .._ipc.observer import Observer, is_of, messages, seen
 from .arguments import add_json, add_verb, seconds
 from .tables import label, pid_list
@@ -163,7 +164,8 @@ class Watch:
             "before": before,
         }
         path = os.path.join(self._directory, f"{arena['uuid'][:8]}-{killed[0]['namespace_pid']}-{time.time_ns()}.json")
-        _write(path, json.dumps(content, indent=1))
+        with whole_files.replacing(path, "w", private=True) as file:
+            file.write(json.dumps(content, indent=1))
         return path
 
 
@@ -206,19 +208,6 @@ def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any])
         "held": [each for each in before["holders"] if each["pid"] in pids],
         "locks": locks,
     }
-
-
-def _write(path: str, text: str) -> None:
-    """Writes a complete file or none, which only its user can read."""
-    part = path + ".part"
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-        try:
-            file.write(text)
-            file.flush()
-        except OSError:
-            os.unlink(part)
-            raise
-    os.rename(part, path)
 
 
 def _watching(count: int) -> str:

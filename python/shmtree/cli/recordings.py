@@ -162,7 +162,10 @@ def _add_record(verbs: Any) -> None:
     )
     verb.add_argument("names", metavar="NAME", nargs="+", help="name of a channel or queue")
     verb.add_argument(
-        "--out", metavar="FILE", required=True, help="MCAP file, readable by this user only; replaces an existing one"
+        "--out",
+        metavar="FILE",
+        required=True,
+        help="MCAP file; replaces an existing one and keeps its mode; a new one is for this user only",
     )
     _add_seconds(verb)
     verb.add_argument("--relay", metavar="NAME", help="receive each message, record it and pass it on to this channel")

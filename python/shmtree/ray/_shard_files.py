@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .._codec import whole_files
 from ..replay import Episodes, Limits, Sampling, _files
 from ..replay._buffer import ReplayBuffer
 from ..replay._memory import Size
@@ -35,10 +36,8 @@ class Saving(NamedTuple):
 
     def write(self, path: str, shard: int) -> None:
         """Writes the complete file, or none."""
-        name = _note_of(path, shard)
-        with open(f"{name}.new", "w") as file:
+        with whole_files.replacing(_note_of(path, shard), "w") as file:
             json.dump(self._asdict(), file)
-        os.replace(f"{name}.new", name)
 
 
 def _note_of(path: str, shard: int) -> str:

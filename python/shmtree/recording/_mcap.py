@@ -9,14 +9,12 @@ cut, and can be read up to there. The summary at the end is for other tools. The
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
 import struct
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+from .._codec import whole_files
 from .._core import VERSION, CheckedFd
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -31,6 +29,7 @@ _PREFIX = struct.Struct("<BQ")  # of every record: opcode, number of following b
 _MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
 _STATISTICS = struct.Struct("<QHIIIIQQI")  # followed by the number of messages for each channel
 _FOOTER = struct.Struct("<BQQQI")
+_PRIVATE = 0o600  # mode of a new file
 _MAX_PARTS = 1000  # of one writev; the system's limit is 1,024
 _MAX_CHANNELS = 0xFFFF
 
@@ -62,7 +61,7 @@ def _padding(offset: int) -> bytes:
 class Writer:
     """Writes a new recording, which only its user may read.
 
-    It replaces a file of that name; readers of the old file keep it.
+    It replaces a file of that name, and keeps its mode; readers of the old file keep it.
 
     `begin` makes the file, with the channels added so far; else the first message does. A caller that fails before that
     has replaced nothing. A system error, such as a full disk, is an OSError: what was written before it stays, and can
@@ -70,7 +69,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
         self.messages = 0
         self._channels: dict[str, int] = {}  # by name, from 0
         self._counts: list[int] = []
@@ -82,24 +81,18 @@ class Writer:
         self._is_closed = False
 
     def begin(self) -> None:
-        """Makes a temporary file beside the old one, and replaces the old one once the header is written."""
+        """Makes the file with the header, which replaces an old one."""
         if self._is_closed:
             raise ValueError("the recording is closed")
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.lstat(self.path).st_mode):
-                raise FileExistsError(
-                    errno.EEXIST, "it exists and is not a regular file, so it cannot be replaced", self.path
-                )
-        folder, name = os.path.split(self.path)
-        fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
-        self._file = CheckedFd(fd)
-        try:
-            self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}")), *self._records])
-            os.replace(made, self.path)
-        except BaseException:
-            self._close_file()
-            os.unlink(made)
-            raise
+        header = [MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}")), *self._records]
+        with whole_files.NewFile(self.path, _PRIVATE) as new:
+            self._file = CheckedFd(os.dup(new.fd))
+            try:
+                self._append(header)
+                new.publish()
+            finally:
+                self._close_file()
+            self._file = CheckedFd(os.dup(new.fd))  # another file if it was copied into the old one
 
     @property
     def nbytes(self) -> int:
@@ -177,7 +170,7 @@ class Writer:
 
     def _number(self) -> int:
         assert self._file is not None
-        return self._file.number(f"cannot write {self.path}")
+        return self._file.number(f"cannot write {self.path!r}")
 
     def _end(self) -> None:
         index = b""

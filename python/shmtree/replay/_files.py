@@ -38,7 +38,7 @@ class Saved(NamedTuple):
 
 def save(core: _core.Replay, path: str | os.PathLike[str], progress: Progress | None) -> Saved:
     check_progress(progress)
-    return Saved._make(_core.save_replay(core, _text_of(path), progress))
+    return Saved._make(_core.save_replay(core, _name_of(path), progress))
 
 
 def check_progress(progress: Any) -> None:
@@ -49,19 +49,19 @@ def check_progress(progress: Any) -> None:
 
 
 def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:
-    return _core.ReplayFiles(_text_of(path))
+    return _core.ReplayFiles(_name_of(path))
 
 
 def spec_of(files: _core.ReplayFiles, path: str | os.PathLike[str]) -> Spec:
     """Returns the spec of the saved buffer. Raises ValueError with the path of the manifest if it cannot be read."""
-    with naming(os.path.join(path, "manifest")):
+    with naming(os.path.join(os.fsdecode(path), "manifest")):
         return Spec.of(files.spec)
 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Adds the path to errors that the files may cause: a ValueError or IncompatibleArena becomes a ValueError."""
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     try:
         yield
     except (ValueError, IncompatibleArena) as error:
@@ -71,11 +71,14 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ValueError(f"{text}: {error}") from error
 
 
-def _text_of(path: Any) -> Any:
+def _name_of(path: Any) -> bytes:
     try:
-        return os.fspath(path)
+        name = os.fsencode(path)
     except TypeError:
         raise TypeError(f"path is {path!r}; it must be a str or an os.PathLike, the path of a folder") from None
+    if b"\0" in name:
+        raise ValueError("embedded null byte")  # as in open()
+    return name
 
 
 def to_bytes(buffer: ReplayBuffer) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ std::uint32_t checksum_of(DataHeader header) noexcept {
 
 Result<DataFile> DataFile::begin(const Folder& folder, std::uint64_t number, const unsigned char uuid[16],
                                  ProgressMeter& progress) {
-  auto fd = folder.create(data_name(number));
+  auto fd = folder.create(data_name(number), kManifestName);
   if (!fd) return std::move(fd).error();
   DataFile file(folder, number, CheckedFd(std::move(*fd)), progress);
   DataHeader header{};

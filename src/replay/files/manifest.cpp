@@ -234,7 +234,7 @@ Status Manifest::write(const Folder& folder) {
   header.checksum = checksum_of(bytes);
   std::memcpy(bytes.data(), &header, sizeof header);
   folder.remove(kNextManifestName);
-  auto file = folder.create(kNextManifestName);
+  auto file = folder.create(kNextManifestName, kManifestName);
   if (!file) return std::move(file).error();
   const std::string what = folder.path() + "/" + kNextManifestName;
   if (Status done = write_at(file->get(), 0, bytes.data(), bytes.size(), what); !done) return done;

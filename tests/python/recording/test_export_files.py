@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import shmtree
+from shmtree._codec import whole_files
 from shmtree.cli import output_files
 from shmtree.recording import _mcap
 from shmtree.replay import ReplayBuffer
@@ -138,10 +139,10 @@ def test_export_refuses_a_file_that_others_have_rights_to(mode: int, tmp_path: P
 
 
 def refuse_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(prefix: str, dir: str) -> None:  # a folder's mode would not stop root
-        raise PermissionError(errno.EACCES, "Permission denied", os.path.join(dir, prefix))
+    def refuse(*_: Any) -> None:  # a folder's mode would not stop root
+        raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(output_files.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(whole_files.NewFile, "_create", refuse)
 
 
 @pytest.mark.parametrize("mode", ["w", "wb"])
