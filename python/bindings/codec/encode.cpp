@@ -39,6 +39,8 @@ void EncodeSession::clear() {
 }
 
 Encoded EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
+  // Without pickles, there are no reducers either: a value with a native kind is sent as such.
+  reduced_ = options.allow_pickle ? program_reducers(options) : Ref();
   for (const bool careful : {false, true}) {
     Encoder encoder(*this, options, careful);
     if (encoder.child(object)) return kEncoded;
@@ -92,7 +94,7 @@ bool Encoder::node(PyObject* object) {
   if (type == &PyUnicode_Type) return text(object);
   if (type == &PyFloat_Type) return out.add_float_node(PyFloat_AS_DOUBLE(object)), true;
   if (type == &PyLong_Type) return integer(object);
-  if (type == &PyArray_Type) return array(as_array(object));
+  if (type == &PyArray_Type) return is_reduced(type) ? needs_pickle(object) : array(as_array(object));
   if (type == &PyDict_Type) return dict(object);
   if (type == &PyBool_Type) return out.add_bool_node(object == Py_True), true;
   if (object == Py_None) return out.add_none_node(), true;
@@ -108,6 +110,8 @@ bool Encoder::node(PyObject* object) {
 }
 
 bool Encoder::by_class(PyObject* value) {
+  if (is_reduced(Py_TYPE(value))) [[unlikely]]
+    return needs_pickle(value);
   const ClassInfo* info = class_info(Py_TYPE(value));
   if (!info) return false;
   // A class without a guard is one of CPython's own, which programs cannot replace.

@@ -117,6 +117,9 @@ class EncodeSession {
     if (refused_) set_refused(object);
   }
   Ref take_refused() noexcept { return std::move(refused_); }
+  // Returns a dict of the classes that pickle reduces by a function of the program although they have a native kind.
+  // Null: there are none.
+  PyObject* reduced() const noexcept { return reduced_.get(); }
 
   // Returns the key of `zone` if it is the zone that was sent last, else null. The key of a zone never changes.
   PyObject* known_zone_key(const PyObject* zone) const noexcept {
@@ -139,7 +142,7 @@ class EncodeSession {
   SeenObjects seen_;
   NameCache names_;
   CheckedClasses classes_;
-  Ref refused_{};
+  Ref refused_{}, reduced_{};
   Ref zone_{}, zone_key_{};
 };
 

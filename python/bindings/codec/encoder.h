@@ -24,7 +24,7 @@ namespace shmtree::python {
 class Encoder {
  public:
   Encoder(EncodeSession& session, const EncodeOptions& options, bool careful) noexcept
-      : out(session.builder()), session_(session), options_(options), careful_(careful) {}
+      : out(session.builder()), session_(session), options_(options), reduced_(session.reduced()), careful_(careful) {}
 
   // Encodes an object that its container may drop while Python code runs. Holds a reference meanwhile.
   [[gnu::always_inline]] bool child(PyObject* object) {
@@ -106,6 +106,10 @@ class Encoder {
   bool too_deep();
   bool new_name(PyObject* str);
   bool unfit_key(PyObject* dict);
+  // True if the program has registered a reducer for a class that has a native kind.
+  bool is_reduced(PyTypeObject* type) const noexcept {
+    return reduced_ && PyDict_Contains(reduced_, type_object(type)) == 1;
+  }
   bool integer(PyObject* value);
   bool bytearray(PyObject* value);
   bool dict(PyObject* value);
@@ -121,6 +125,7 @@ class Encoder {
 
   EncodeSession& session_;
   const EncodeOptions& options_;
+  PyObject* const reduced_;  // EncodeSession::reduced()
   const bool careful_;
   bool wants_pickle_ = false;
   bool wants_care_ = false;

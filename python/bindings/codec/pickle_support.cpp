@@ -1,13 +1,21 @@
 #include "bindings/codec/pickle_support.h"
 
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <utility>
+
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/package.h"
 #include "bindings/objects/arena_arrays.h"
 #include "bindings/objects/view_owner.h"
 #include "endpoint/message_transfers.h"
+#include "platform/never_destroyed.h"
 
 namespace shmtree::python {
 namespace {
@@ -27,7 +35,7 @@ PyObject* take_buffer(PyObject* list, PyObject* buffer) {
 PyMethodDef take_buffer_method = {"take_buffer", as_method<take_buffer>(), METH_O, nullptr};
 
 // Returns a plain dict, which the pickler reads without running Python code. Our own reducers take precedence: they are
-// for native kinds that pickle refuses, or would send in band or by descriptor.
+// for native kinds that pickle refuses, or would send in band or by descriptor. Those of the program precede ours.
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
@@ -36,7 +44,9 @@ Ref reducers(const EncodeOptions& options) {
   Ref table(own ? PyDict_Copy(standard_reducers) : nullptr);
   if (!table) return Ref();
   if (options.for_channel && !options.portable && PyDict_Update(table.get(), channel_reducers) != 0) return Ref();
-  return PyDict_Update(table.get(), own.get()) == 0 ? std::move(table) : Ref();
+  if (PyDict_Update(table.get(), own.get()) != 0) return Ref();
+  const Ref of_program = program_reducers(options);
+  return !of_program || PyDict_Update(table.get(), of_program.get()) == 0 ? std::move(table) : Ref();
 }
 
 Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
@@ -115,6 +125,100 @@ bool init_pickle() {
   standard_reducers = PyObject_GetAttrString(copyreg.get(), "dispatch_table");
   channel_reducers = PyObject_GetAttrString(forking.get(), "_extra_reducers");
   return pickler_type && loads_function && bytes_io_type && standard_reducers && channel_reducers;
+}
+
+namespace {
+
+// Changes with every change of the dict. Python 3.14 has no such number, so the size has to do.
+std::uint64_t version_of(PyObject* dict) noexcept {
+#if PY_VERSION_HEX < 0x030e0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  return __atomic_load_n(&reinterpret_cast<PyDictObject*>(dict)->ma_version_tag, __ATOMIC_RELAXED);
+#pragma GCC diagnostic pop
+#else
+  return static_cast<std::uint64_t>(PyDict_GET_SIZE(dict));
+#endif
+}
+
+// Returns the first part of the name of the object's module; empty if it has none.
+std::string package_of(PyObject* object) {
+  const Ref module(PyObject_GetAttrString(object, "__module__"));
+  const char* const name = module && PyUnicode_Check(module.get()) ? PyUnicode_AsUTF8(module.get()) : nullptr;
+  const std::string text = name ? name : "";
+  return clear_ordinary_exception() ? text.substr(0, text.find('.')) : "";
+}
+
+bool is_of_program(PyObject* type, PyObject* reducer) {
+  const std::string package = package_of(reducer);
+  for (const char* const library : {"copyreg", "multiprocessing", "torch", "shmtree"}) {
+    if (package == library) return false;
+  }
+  return package != package_of(type);
+}
+
+// For the other classes that are sent by name, how_by_name() finds a reducer.
+bool has_kind_of_its_own(PyObject* type) {
+  if (type == type_object(&PyArray_Type)) return true;
+  const ClassInfo* const info = class_info(reinterpret_cast<PyTypeObject*>(type));
+  if (!info || info->encode == &encode_unknown) return false;
+  return info->shape == ClassShape::kOther || info->shape == ClassShape::kRegistered;
+}
+
+// Adds the reducers of `table` that program_reducers() returns. Returns false with a Python error set.
+bool add_of_program(PyObject* table, PyObject* found) {
+  const Ref copy(PyDict_Copy(table));  // what runs below may change the table
+  PyObject *type = nullptr, *reducer = nullptr;
+  Py_ssize_t at = 0;
+  while (copy && PyDict_Next(copy.get(), &at, &type, &reducer)) {
+    if (!PyType_Check(type) || !is_of_program(type, reducer)) continue;
+    if (has_kind_of_its_own(type) && PyDict_SetItem(found, type, reducer) != 0) return false;
+    if (!clear_ordinary_exception()) return false;
+  }
+  return static_cast<bool>(copy);
+}
+
+// The reducers of the program at the last change of a table: those of copyreg, and those with multiprocessing's.
+struct ProgramReducers {
+  std::atomic<std::uint64_t> standard{0}, channel{0};  // versions of the tables
+  std::atomic<bool> any{false};
+  Mutex mutex;
+  Ref for_all, for_channel;  // under the mutex; never changed
+};
+ProgramReducers& known_reducers() noexcept {
+  return platform::never_destroyed<ProgramReducers>();
+}
+
+// Returns false with a Python error set.
+bool find_program_reducers() {
+  ProgramReducers& known = known_reducers();
+  const std::uint64_t standard = version_of(standard_reducers), channel = version_of(channel_reducers);
+  Ref for_all(PyDict_New());
+  if (!for_all || !add_of_program(standard_reducers, for_all.get())) return false;
+  Ref for_channel(PyDict_Copy(for_all.get()));
+  if (!for_channel || !add_of_program(channel_reducers, for_channel.get())) return false;
+  const bool any = PyDict_GET_SIZE(for_channel.get()) != 0;
+  const std::lock_guard guard(known.mutex);
+  std::swap(known.for_all, for_all);  // the old ones are dropped after the mutex is released
+  std::swap(known.for_channel, for_channel);
+  known.any.store(any, std::memory_order_relaxed);
+  known.standard.store(standard, std::memory_order_relaxed);
+  known.channel.store(channel, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
+Ref program_reducers(const EncodeOptions& options) {
+  ProgramReducers& known = known_reducers();
+  if (known.standard.load(std::memory_order_relaxed) != version_of(standard_reducers) ||
+      known.channel.load(std::memory_order_relaxed) != version_of(channel_reducers)) [[unlikely]] {
+    if (!find_program_reducers()) return PyErr_Clear(), Ref();
+  }
+  if (!known.any.load(std::memory_order_relaxed)) [[likely]]
+    return Ref();
+  const std::lock_guard guard(known.mutex);
+  return Ref::borrow((options.for_channel && !options.portable ? known.for_channel : known.for_all).get());
 }
 
 int has_reducer(PyTypeObject* type, bool for_channel) {

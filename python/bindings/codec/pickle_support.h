@@ -17,6 +17,12 @@ bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions
 // if not, and -1 with a Python error set.
 int has_reducer(PyTypeObject* type, bool for_channel);
 
+// Returns a dict of the reducers that the program has registered with copyreg or, for a channel, with multiprocessing.
+// It has only classes with a native kind, and those of register_class(). Reducers of the class's own package and of
+// torch are left out, since they do what the native kind does. Returns null, without an error, if there are none, as
+// nearly always. That costs two comparisons, because the tables are searched only after they have changed.
+Ref program_reducers(const EncodeOptions& options);
+
 // Returns the result of pickle.loads(data, buffers=buffers), or null with the Python error that it raised.
 Ref load_pickle(PyObject* data, PyObject* buffers);
 
