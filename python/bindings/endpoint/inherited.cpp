@@ -33,6 +33,10 @@ namespace {
 
 // About 0.1 s: a million container objects, or eight million objects without references.
 constexpr std::size_t kMaxSteps = 8'000'000, kStepsOfObject = 8;
+// A list, tuple or dict of more items counts as data if none of its samples leads to an end. A sample that leads to
+// more objects than this is cut short, and may lead to one.
+constexpr Py_ssize_t kMaxItems = 1'000, kSamples = 64;
+constexpr std::size_t kMaxObjectsOfSample = 200;
 
 std::string_view text_of(PyObject* text) noexcept {
   Py_ssize_t length = 0;
@@ -98,11 +102,62 @@ struct NamingOps {
   int import_name = 0, extended_arg = 0;
 };
 
+// Returns item number i of a list or tuple, or a value of a dict near there; null if there is none.
+PyObject* sampled_item(PyObject* container, Py_ssize_t i) {
+  if (PyList_CheckExact(container)) return PyList_GET_ITEM(container, i);
+  if (PyTuple_CheckExact(container)) return PyTuple_GET_ITEM(container, i);
+  PyObject *key = nullptr, *value = nullptr;
+  return PyDict_Next(container, &i, &key, &value) ? value : nullptr;
+}
+
+// A short walk from one item of a large container: through instances and containers, but not into classes.
+class Sample {
+ public:
+  explicit Sample(const std::unordered_set<PyObject*>& ends) : ends_(ends) {}
+
+  // True if the item leads to none of the ends. Adds the number of objects that it has met to `met`.
+  bool is_data(PyObject* item, std::size_t& met) {
+    see(item);
+    while (!waiting_.empty() && is_data_) {
+      PyObject* const object = waiting_.back();
+      waiting_.pop_back();
+      if (const traverseproc traverse = Py_TYPE(object)->tp_traverse) traverse(object, &Sample::visit, this);
+    }
+    met += met_.size();
+    return is_data_;
+  }
+
+ private:
+  static int visit(PyObject* object, void* sample) noexcept {
+    auto* const self = static_cast<Sample*>(sample);
+    try {
+      self->see(object);
+    } catch (const std::bad_alloc&) {  // must not pass through the C code of tp_traverse
+      self->is_data_ = false;
+    }
+    return self->is_data_ ? 0 : 1;
+  }
+  void see(PyObject* object) {
+    const bool has_unseen_items = PyArray_Check(object) && PyArray_TYPE(as_array(object)) == NPY_OBJECT;
+    if (ends_.contains(object) || has_unseen_items || PyWeakref_Check(object)) is_data_ = false;
+    if (PyType_Check(object) || !PyObject_IS_GC(object) || !PyObject_GC_IsTracked(object)) return;
+    if (!met_.insert(object).second) return;
+    if (met_.size() > kMaxObjectsOfSample) is_data_ = false;
+    waiting_.push_back(object);
+  }
+
+  const std::unordered_set<PyObject*>& ends_;
+  std::unordered_set<PyObject*> met_{};
+  std::vector<PyObject*> waiting_{};
+  bool is_data_ = true;
+};
+
 class Walk {
  public:
   Walk(Libraries& libraries, const NamingOps& ops, std::unordered_set<PyObject*> uncertain)
       : libraries_(libraries), ops_(ops), uncertain_(std::move(uncertain)) {
     for_each_inherited([this](Endpoint& each) { missing_.insert(reinterpret_cast<PyObject*>(&each)); });
+    ends_ = missing_;
   }
 
   // Visits everything that `root` leads to. Returns false if the walk was cut short, so that more may be reachable.
@@ -146,15 +201,37 @@ class Walk {
     steps_ += kStepsOfObject - 1;
     if (PyType_Check(object) && libraries_.has_class(reinterpret_cast<PyTypeObject*>(object))) return;
     if (PyModule_Check(object) && libraries_.has(PyModule_GetDict(object))) return;
-    if (!met_.insert(object).second) return;
+    if (!is_met_once(object) && !met_.insert(object).second) return;
     if (uncertain_.contains(object)) is_undecided_ = true;
     waiting_.push_back(object);
+  }
+  // True for an object that only one other object refers to. The walk meets it once, so it needs no note, which would
+  // take as much memory as the object.
+  static bool is_met_once(PyObject* object) noexcept {
+    return Py_REFCNT(object) == 1 && Py_TYPE(object)->tp_weaklistoffset == 0;
   }
 
   void inspect(PyObject* object) {
     if (PyWeakref_Check(object)) return inspect_reference(object);
+    if (is_data(object)) return;
     const traverseproc traverse = Py_TYPE(object)->tp_traverse;
     if (traverse) traverse(object, &Walk::visit, this);
+  }
+  // True for a large container if its samples lead to no end. Visits the samples, so that their classes are searched.
+  bool is_data(PyObject* object) {
+    const Py_ssize_t size = PyList_CheckExact(object)    ? PyList_GET_SIZE(object)
+                            : PyTuple_CheckExact(object) ? PyTuple_GET_SIZE(object)
+                            : PyDict_CheckExact(object)  ? PyDict_GET_SIZE(object)
+                                                         : 0;
+    if (size <= kMaxItems) return false;
+    for (Py_ssize_t i = 0; i < kSamples; ++i) {
+      PyObject* const item = sampled_item(object, i * (size - 1) / (kSamples - 1));
+      if (item && !Sample(ends_).is_data(item, steps_)) return false;
+    }
+    for (Py_ssize_t i = 0; i < kSamples; ++i) {
+      if (PyObject* const item = sampled_item(object, i * (size - 1) / (kSamples - 1))) see(item);
+    }
+    return true;
   }
   void inspect_reference(PyObject* reference) {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -284,7 +361,7 @@ class Walk {
   Libraries& libraries_;
   const NamingOps& ops_;
   const std::unordered_set<PyObject*> uncertain_;
-  std::unordered_set<PyObject*> missing_{};
+  std::unordered_set<PyObject*> ends_{}, missing_{};
   std::unordered_set<PyObject*> met_{};
   std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> modules_{};  // with the names to follow
   std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> codes_{};    // with their globals

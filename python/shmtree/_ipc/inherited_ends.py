@@ -1,8 +1,11 @@
 """Attaches a forked process to the inherited ends that it was given or uses, and to no others.
 
 A process that multiprocessing forks was given every end that its target, arguments and attributes can reach. A search
-finds these ends before the target runs, and makes the others passive: they keep neither a stream nor a name alive, and
-peers get no PeerDied if this process dies. The first use of a passive end attaches it again.
+finds these ends, and makes the others passive: they keep neither a stream nor a name alive, and peers get no PeerDied
+if this process dies. The first use of a passive end attaches it again.
+
+The search is the first part of `run` of the process. There, an exception of a signal handler ends the process, as in
+the target. In a hook that runs after the fork, multiprocessing would suppress the exception.
 
 If shmtree cannot know what a process was given, the process stays attached to everything. This is so after a bare
 `os.fork`, in workers of a pool (their tasks arrive later), and when the search would take too long.
@@ -18,6 +21,7 @@ import opcode
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 from .. import _core
@@ -81,11 +85,24 @@ def keep_only(*ends: Sender | Receiver | BaseQueue[Any] | Connection) -> None:
             end._attach_inherited()
 
 
-def _keep_given(_: object) -> None:
-    """Makes ends passive that the target cannot reach. Runs before the target."""
-    if not _core.has_inherited():
-        return
+def _search_in_run(_: object) -> None:
+    """Makes this process search when its `run` is called. Runs after the fork."""
+    if _core.has_inherited():
+        attributes = vars(multiprocessing.process.current_process())
+        attributes["run"] = functools.partial(_search_and_run, attributes.get("run"))
+
+
+def _search_and_run(own: Callable[[], None] | None) -> None:
     process = multiprocessing.process.current_process()
+    del vars(process)["run"]
+    if own is not None:
+        vars(process)["run"] = own
+    _keep_given(process)
+    process.run()
+
+
+def _keep_given(process: multiprocessing.process.BaseProcess) -> None:
+    """Makes ends passive that the target cannot reach."""
     # If the search fails, nothing changes: the process stays attached to everything that it has.
     with contextlib.suppress(MemoryError):
         _core.keep_given(
@@ -137,4 +154,4 @@ class _Anchor:
 
 
 _anchor = _Anchor()
-multiprocessing.util.register_after_fork(_anchor, _keep_given)
+multiprocessing.util.register_after_fork(_anchor, _search_in_run)

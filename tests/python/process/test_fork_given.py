@@ -355,9 +355,91 @@ def test_search_follows_functions_that_are_registered_with_torch(arena, started,
 
 def test_process_with_too_much_to_search_attaches_to_all_ends(arena, started):
     _, receiver = arena.create_pair()
-    many = [[i] for i in range(600_000)]
-    started(lambda told, end: FORK.Process(target=stay, args=(told, many, [[each] for each in many])), None)
+    many = [[[i] for i in range(1000)] for _ in range(1200)]
+    started(lambda told, end: FORK.Process(target=stay, args=(told, [many[:600], many[600:]])), None)
     assert senders(receiver) == 2
+
+
+def large(kind: str, item: Any) -> Any:
+    """Returns a container of 300,000 lists, and `item` in the middle."""
+    items = [[{"label": i}, [i]] for i in range(300_000)]
+    items[len(items) // 2] = item
+    return {"list": list, "tuple": tuple, "dict": lambda each: dict(enumerate(each))}[kind](items)
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict"])
+def test_large_data_does_not_attach_a_process_to_ends(arena, started, kind):
+    _, receiver = arena.create_pair()
+    data = [large(kind, None) for _ in range(8)]
+    started(lambda told, end: FORK.Process(target=stay, args=(told, data)), None)
+    assert senders(receiver) == 1
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict"])
+def test_search_finds_an_end_among_thousands_of_like_items(arena, started, kind):
+    given, receiver = arena.create_pair()
+    other, _ = arena.create_pair()
+    items = [("worker", {"end": other}) for _ in range(5000)]
+    items[1234] = ("worker", {"end": given})
+    build: Any = {"list": list, "tuple": tuple, "dict": lambda each: dict(enumerate(each))}[kind]
+    started(lambda told, end: FORK.Process(target=stay, args=(told, build(items))), given)
+    assert senders(receiver) == 2
+
+
+class Node:
+    """Refers to its parent weakly: a search that follows weak references meets it again."""
+
+    def __init__(self, parent: Any, depth: int) -> None:
+        self.parent = None if parent is None else weakref.ref(parent)
+        self.children = [Node(self, depth - 1) for _ in range(2)] if depth else []
+
+
+def test_search_ends_among_weak_references_and_cycles(arena, started):
+    _, receiver = arena.create_pair()
+    cycle: list[Any] = [[{}]]
+    cycle[0][0]["back"] = cycle
+    started(lambda told, end: FORK.Process(target=stay, args=(told, Node(None, 12), cycle)), None)
+    assert senders(receiver) == 1
+
+
+def stop_now(*_: object) -> None:
+    raise RuntimeError("deadline")
+
+
+def test_signal_handler_that_raises_in_the_search_ends_the_child(arena, monkeypatch, started):
+    from shmtree._ipc import inherited_ends
+
+    find = inherited_ends._own_packages
+
+    def interrupted(process: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return find(process)
+
+    monkeypatch.setattr(inherited_ends, "_own_packages", interrupted)
+    _pair = arena.create_pair()
+    previous = signal.signal(signal.SIGTERM, stop_now)
+    try:
+        process = FORK.Process(target=signal.pause)
+        process.start()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    try:
+        process.join(60)
+        assert process.exitcode == 1
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_search_keeps_a_run_that_the_program_assigned(arena):
+    _pair = arena.create_pair()
+    ours, theirs = standard.Pipe()
+    process = FORK.Process()
+    process.run = lambda: theirs.send("run")  # type: ignore[method-assign]
+    process.start()
+    assert ours.recv() == "run"
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def end_of_pool() -> Any:
