@@ -361,8 +361,10 @@ class _Receiving(_End):
     def qsize(self) -> int:
         """Returns the number of messages that can be received now. The number is exact.
 
+        A closed queue of which this process has no other object returns the number at the time of `close`.
+
         Raises:
-            ChannelClosed: This end is closed.
+            ChannelClosed: This end is closed, and not a queue.
         """
     def empty(self) -> bool:
         """Returns True if no message can be received now. The result is exact.
@@ -373,8 +375,10 @@ class _Receiving(_End):
     def full(self) -> bool:
         """Returns True if a put would have to wait now; of a queue, if it has `maxsize` objects. The result is exact.
 
+        A closed queue returns what it was at the time of `close`, as with `qsize`.
+
         Raises:
-            ChannelClosed: This end is closed.
+            ChannelClosed: This end is closed, and not a queue.
         """
     def fileno(self) -> int:
         """Returns a file descriptor for poll loops, readable while there is a message or the stream has ended.

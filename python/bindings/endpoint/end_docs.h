@@ -328,8 +328,10 @@ inline constexpr const char* kQsizeDoc = R"(qsize($self)
 
 Returns the number of messages that can be received now. The number is exact.
 
+A closed queue of which this process has no other object returns the number at the time of `close`.
+
 Raises:
-    ChannelClosed: This end is closed.
+    ChannelClosed: This end is closed, and not a queue.
 )";
 
 inline constexpr const char* kEmptyDoc = R"(empty($self)
@@ -346,8 +348,10 @@ inline constexpr const char* kFullDoc = R"(full($self)
 
 Returns True if a put would have to wait now; of a queue, if it has `maxsize` objects. The result is exact.
 
+A closed queue returns what it was at the time of `close`, as with `qsize`.
+
 Raises:
-    ChannelClosed: This end is closed.
+    ChannelClosed: This end is closed, and not a queue.
 )";
 
 inline constexpr const char* kFilenoDoc = R"(fileno($self)

@@ -57,6 +57,7 @@ int set_name(PyObject* self, PyObject* value, void*) {
 }
 
 PyObject* close_all(PyObject* self, PyObject*) {
+  note_size(as_endpoint(self));
   for (const End which : channel::kEnds) as_endpoint(self)->port.close(which);
   return run_close_callback(self);
 }
@@ -209,6 +210,15 @@ void set_close_callback(PyObject* callback) {
 
 PyObject* run_close_callback(PyObject* self) {
   return close_callback ? call_python(close_callback, self) : Py_NewRef(Py_None);
+}
+
+void note_size(Endpoint* self) noexcept {
+  if (!self->is_queue || self->port.closed()) return;
+  const endpoint::Call call(self->port);
+  if (const auto channel = self->port.known_channel()) {
+    self->last_size.store(channel->size(), std::memory_order_relaxed);
+    self->last_capacity.store(channel->capacity(), std::memory_order_relaxed);
+  }
 }
 
 void set_closed_here(const Endpoint* self) {

@@ -37,7 +37,9 @@ struct Endpoint {
   std::atomic<std::uint64_t> polled;
   std::atomic<std::uint32_t> polled_again;  // calls of fileno() since then that found the same message
   std::atomic<std::uint64_t> pickled;       // messages passed to put() that needed a pickle
-  Endpoint *previous, *next;                // links of the list of all objects of this process
+  // Messages and capacity of a queue when this object of it was closed.
+  std::atomic<std::uint64_t> last_size, last_capacity;
+  Endpoint *previous, *next;  // links of the list of all objects of this process
 };
 
 // Converts a flag from Python.
@@ -54,6 +56,9 @@ channel::Channel* open_channel(Endpoint* self, channel::End which);
 // Does the same for calls that put. It also returns null, with ChannelClosed set, for a queue object that has closed
 // its receiving end, if no process has a receiving end any more.
 channel::Channel* begin_sending(Endpoint* self);
+// Notes the size of a queue that this object is about to close. Its qsize() and full() return it when the process has
+// no other object of the channel, as those of multiprocessing.Queue do.
+void note_size(Endpoint* self) noexcept;
 // Returns the channel also if the object was closed, as long as this process has another object of the channel.
 // Otherwise returns null with ChannelClosed set, or with RuntimeError set for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);

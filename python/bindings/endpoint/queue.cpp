@@ -33,6 +33,7 @@ PyObject* attach(PyObject* self, PyObject* args) {
 PyObject* close_one(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
   if (which < 0) return nullptr;
+  note_size(as_endpoint(self));
   as_endpoint(self)->port.close(end_of(which == 1));
   return run_close_callback(self);
 }

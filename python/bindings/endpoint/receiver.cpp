@@ -141,7 +141,13 @@ std::uint64_t size_of(Channel& channel) {
   return size == 0 && notice_deaths(*channel.arena(), kLongPollIntervalNs) ? channel.size() : size;
 }
 
+// True for a closed queue of which this process has no other object: only its last size is known.
+bool is_left(const Endpoint* self) {
+  return self->is_queue && self->port.closed() && self->port.was_attached() && !self->port.known_channel();
+}
+
 PyObject* qsize(PyObject* self, PyObject*) {
+  if (is_left(as_endpoint(self))) return PyLong_FromUnsignedLongLong(as_endpoint(self)->last_size.load());
   return with_readable(self, [](Channel& channel) { return PyLong_FromUnsignedLongLong(size_of(channel)); });
 }
 
@@ -152,6 +158,10 @@ PyObject* empty(PyObject* self, PyObject*) {
 // A queue counts as full only when it has `maxsize` objects, although a put may have to wait earlier for another
 // reason.
 PyObject* full(PyObject* self, PyObject*) {
+  if (const Endpoint* const end = as_endpoint(self); is_left(end)) {
+    const std::uint64_t capacity = end->last_capacity.load();
+    return PyBool_FromLong(capacity != 0 && end->last_size.load() >= capacity);
+  }
   return with_readable(self, [self](Channel& channel) {
     if (!as_endpoint(self)->is_queue) return PyBool_FromLong(!channel.sending().has_space());
     return PyBool_FromLong(channel.capacity() != 0 && channel.size() >= channel.capacity());

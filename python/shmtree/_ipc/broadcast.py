@@ -405,6 +405,9 @@ class Subscriber(Generic[T]):
         arena = self._end._arena
         return tensors.library.receive_to(arena, self.get(block, timeout, copy=False), device)
 
+    #: `x in subscriber` raises TypeError. By iteration, it would receive every message.
+    __contains__ = None
+
     def __iter__(self) -> Self:
         return self
 

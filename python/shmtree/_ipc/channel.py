@@ -222,6 +222,9 @@ class Receiver(_core.ReceiverBase[T], End):
     __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
+    #: `x in receiver` raises TypeError. By iteration, it would receive every message.
+    __contains__ = None
+
     @classmethod
     def _of(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
         self = _core.ReceiverBase.__new__(cls, channel, allow_pickle)  # type: ignore[call-arg]

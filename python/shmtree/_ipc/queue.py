@@ -48,6 +48,9 @@ class BaseQueue(_core.QueueBase[_T], End):
     _maxsize = 0
     _rates: Rates
 
+    #: `x in queue` raises TypeError. By iteration, it would receive every message and wait for more.
+    __contains__ = None
+
     def __init_subclass__(cls, **options: Any) -> None:
         """Replaces `put_nowait` (`get_nowait`) in a subclass that replaces `put` (`get`), as with standard queues."""
         super().__init_subclass__(**options)

@@ -180,8 +180,6 @@ def test_closed_object_answers_or_raises_channel_closed(name):
         receiver.qsize,
         receiver.full,
         lambda: receiver.get_many(2),
-        q.qsize,
-        q.full,
         q.join,
         q.task_done,
         q.shutdown,

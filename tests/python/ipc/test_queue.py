@@ -395,3 +395,26 @@ def test_closed_queue_cannot_be_initialised_again():
         queue.__init__()
     with pytest.raises(ValueError, match="closed"):
         queue.put(1)
+
+
+def test_size_of_a_closed_queue_is_that_at_its_close():
+    for queued in (0, 2):
+        q = shmtree.Queue(maxsize=2)
+        for i in range(queued):
+            q.put(i)
+        q.close()
+        assert (q.qsize(), q.full()) == (queued, queued == 2)
+        with pytest.raises(shmtree.ChannelClosed):
+            q.empty()
+
+
+def test_membership_test_raises_and_receives_nothing():
+    q = shmtree.Queue()
+    sender, receiver = shmtree.create_pair()
+    hub = shmtree.Broadcast()
+    subscriber = hub.subscribe()
+    for end, put in ((q, q.put), (receiver, sender.put), (subscriber, hub.put)):
+        put(1)
+        with pytest.raises(TypeError):
+            1 in end  # noqa: B015
+        assert end.get(timeout=60) == 1
