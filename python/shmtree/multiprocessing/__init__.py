@@ -12,9 +12,9 @@ and executors that are made with this module or one of its contexts move their d
 
 Everything else is the standard module itself: its classes, its submodules (`mp.managers` is the standard one), and its
 start method, so that `set_start_method` of either module applies to both. Code that does not ask this module or its
-contexts for a queue, such as ``mp.pool.Pool()`` without a context or a manager's queues, works as before. One thing
-changes in the standard module: `reduction.send_handle` and `recv_handle` also accept the connections of shmtree's
-`Pipe`.
+contexts for a queue, such as ``mp.pool.Pool()`` without a context or a manager's queues, works as before. Two
+things change in standard modules: `reduction.send_handle` and `recv_handle` also accept the connections of shmtree's
+`Pipe`, and `logging.config.dictConfig` accepts its queues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pkgutil
 import sys
 import typing
 
-from . import _send_handle
+from . import _logging, _send_handle
 from . import queues as queues
 from ._contexts import default_context as _default_context
 
@@ -60,3 +60,5 @@ globals().update({name: value for name, value in vars(_standard).items() if name
 globals().update({name: getattr(_default_context, name) for name in __all__})
 
 _send_handle.install()
+if sys.version_info >= (3, 12):
+    _logging.install()

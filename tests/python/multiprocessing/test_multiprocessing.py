@@ -363,9 +363,9 @@ def test_log_records_of_children_arrive_at_a_listener(context, kind):
     assert sorted(records.messages) == [f"record {n} of {name}" for n in range(3) for name in ("first", "second")]
 
 
-def test_a_configured_handler_logs_to_our_queue():
-    records = mp.Queue()
-    given = records if sys.version_info < (3, 12) else {"()": lambda: records}
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
+def test_a_configured_handler_logs_to_our_queue(kind):
+    given = records = getattr(mp, kind)()
     handler = {"class": "logging.handlers.QueueHandler", "queue": given}
     if sys.version_info[:2] == (3, 12):  # 3.12 also asks for handlers behind the queue
         handler["handlers"] = ["none"]
