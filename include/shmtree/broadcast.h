@@ -85,6 +85,8 @@ struct BroadcastOptions {
   std::optional<bool> allow_pickle{};  ///< Allows Python to put pickles. By default only without a name.
   /// kWait: the stream never ends; subscribers wait for the next publisher. kEach is kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
+  /// Unless kNo, the same as kWait: subscribers wait for the next publisher, after a kill and after an exit.
+  KeepOpen keep_open = KeepOpen::kNo;
   bool exist_ok = false;  ///< See PairOptions.
 };
 
@@ -251,6 +253,10 @@ class Broadcast {
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Does the same for all messages that this object and its copies have put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  /// Waits until there are at least `count` subscriptions, so that their readers get the next message. kTimeout: there
+  /// are fewer. The message has both numbers.
+  Status wait_for_subscribers(std::size_t count, Timeout timeout = std::nullopt,
+                              const std::stop_token& stop = {}) const;
   /// Does the same as wait_for_all_ack().
   Status flush(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return wait_for_all_ack(timeout, stop);

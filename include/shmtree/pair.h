@@ -84,6 +84,27 @@ enum class OnPeerDeath { kRaise, kWait, kEach };
 /// Policy of a put into a full channel: it blocks, or drops the oldest messages that no process has received.
 enum class OnFull { kBlock, kDropOldest };
 
+/// Ends at which processes wait for new peers once none is left, whether the last one was killed or exited.
+class KeepOpen {
+ public:
+  enum Value : std::uint8_t {
+    kNo,         ///< The stream ends without senders, and senders get an error without receivers.
+    kReceivers,  ///< Receivers wait for new senders.
+    /// Senders wait for new receivers, too: put(), flush() and other calls that wait do so until their timeout.
+    kBoth,
+  };
+  constexpr KeepOpen(Value value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
+  /// True is kReceivers.
+  template <std::same_as<bool> Flag>
+  constexpr KeepOpen(Flag flag) noexcept  // NOLINT(google-explicit-constructor)
+      : value_(flag ? kReceivers : kNo) {}
+  /// Returns the enumerator.
+  constexpr operator Value() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  Value value_;
+};
+
 /// Options for make_pair().
 struct PairOptions {
   std::uint64_t capacity = 8;  ///< Messages that can be queued, including returned ones. 0: unlimited.
@@ -102,7 +123,9 @@ struct PairOptions {
   /// sender chose. By default, only channels without a name allow pickles.
   std::optional<bool> allow_pickle{};
   OnFull on_full = OnFull::kBlock;  ///< Policy of a put into a full channel.
-  bool keep_open = false;           ///< The stream does not end without senders: receivers wait for new ones.
+  /// Ends at which processes wait for new peers. An end that waits treats a kill like an exit, so only kEach reports
+  /// deaths there. Messages that a dead or exited receiver took and did not ack return to the channel.
+  KeepOpen keep_open = KeepOpen::kNo;
   /// Refuses values that have no meaning on other machines, such as ends and shared arrays (kInvalid).
   bool portable = false;
   bool exist_ok = false;  ///< Opens the channel named `name` if it exists. kInvalid if its options differ.
@@ -233,6 +256,11 @@ class Sender {
   /// True if put() of a small message would not block.
   bool has_space() const;
 
+  /// Waits until at least `count` processes are attached as receivers, whether they have received or not. From this
+  /// call on, a process that has both ends and has never received counts as a sender only.
+  /// - kTimeout: fewer are attached. The message has both numbers.
+  Status wait_for_receivers(std::size_t count, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+
   /// Waits until the message with this ticket has been received, and acked if it was taken.
   /// - kTimeout: the timeout expired.
   /// - kClosed, kPeerDied: no receiver is left that could ack it. kPeerDied if a receiver was killed.
@@ -265,7 +293,8 @@ class Sender {
   /// if the stream has ended in the meantime. kOutOfSharedMemory: there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the sender of a handle.
-  /// - kInvalid: the text is not a handle of a sender. The handle of a queue needs Queue::open(), which has sender().
+  /// - kInvalid: the text is not a handle of a sender, or it is of a Service of Python, which only clients can send
+  ///   requests. The handle of a queue needs Queue::open(), which has sender().
   /// - kClosed: the stream has ended.
   /// - kNotFound, kUnavailable, kIncompatible: the arena cannot be opened.
   static Result<Sender> open(const std::string& handle);
@@ -440,7 +469,7 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 /// Opens the sender of a channel that a process of this user has named, in C++ or Python. Waits up to `timeout` for a
 /// process to make it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and
-/// kInvalid if it belongs to another kind of object, such as a queue.
+/// kInvalid if it belongs to another kind of object, such as a queue, or to a Service of Python.
 Result<Sender> open_sender(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 /// Does the same for a receiver.
 Result<Receiver> open_receiver(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from types import GenericAlias, TracebackType
-from typing import Any, Generic, SupportsIndex, final
+from typing import Any, Generic, Literal, SupportsIndex, final
 
 from typing_extensions import Buffer, Self, TypeVar, disjoint_base
 
@@ -219,10 +219,11 @@ class ChannelOptions:
         ending: str,
         max_unacked: int,
         max_attempts: int,
-        keep_open: bool,
+        keep_open: bool | Literal["both"],
         drop_oldest: bool,
         portable: bool = False,
         is_pipe: bool = False,
+        takes_requests: bool = False,
         *,
         allow_pickle: bool,
     ) -> None: ...
@@ -266,6 +267,12 @@ class Channel:
     def dropped(self) -> int: ...
     @property
     def is_queue(self) -> bool: ...
+    @property
+    def takes_requests(self) -> bool: ...
+    @property
+    def waits_for_receivers(self) -> bool: ...
+    @property
+    def receivers_left(self) -> bool: ...
     def stats(self) -> dict[str, Any]: ...
     def begin_transfer(self, receiving: bool, name: Name | None = None) -> int: ...
     def check_transfer(self, number: int, receiving: bool, giver_pid: int) -> None: ...
@@ -509,6 +516,10 @@ class SenderBase(_Sending, Generic[_T]):
         """
     def _check_receivers(self) -> None:
         """Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."""
+    def _wait_for_receivers(self, n: int, timeout: float | None) -> None:
+        """Blocks until `n` processes are attached as receivers."""
+    def _send_requests(self) -> None:
+        """Lets this object put into the channel of a Service."""
     def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
         """Returns an uninitialised array in the channel's arena, which `put` gives away instead of copying it.
 
@@ -1065,6 +1076,7 @@ class BroadcastBase:
     def allow_pickle(self) -> bool:
         """True if this object may send and load pickles."""
     def _put(self, obj: object, block: bool, timeout: float | None, move: bool) -> int: ...
+    def _wait_for_subscribers(self, n: int, timeout: float | None) -> None: ...
     def has_space(self) -> bool:
         """Returns True if a small message could be put without waiting."""
     def _first_unread(self) -> int:

@@ -118,6 +118,11 @@ bool Broadcast::has_space() const noexcept {
   return api::number_of_publisher(state_.get(),
                                   [](const Publisher& publisher) { return publisher.ring()->has_space() ? 1u : 0u; });
 }
+Status Broadcast::wait_for_subscribers(std::size_t count, Timeout timeout, const std::stop_token& stop) const {
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) {
+    return publisher.ring()->wait_for_readers(count, wait);
+  });
+}
 Status Broadcast::wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const {
   return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) {
     return publisher.wait_until_passed(ticket, wait);
@@ -177,11 +182,12 @@ Broadcast make_broadcast(const BroadcastOptions& options) {
   if (options.on_peer_death != OnPeerDeath::kRaise && options.on_peer_death != OnPeerDeath::kWait) {
     throw BadResult(Error{Code::kInvalid, "on_peer_death of a Broadcast must be kRaise or kWait"});
   }
-  const broadcast::Options terms{.capacity = options.capacity,
-                                 .history = options.history,
-                                 .max_bytes = options.max_bytes,
-                                 .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
-                                 .waits = options.on_peer_death == OnPeerDeath::kWait};
+  const broadcast::Options terms{
+      .capacity = options.capacity,
+      .history = options.history,
+      .max_bytes = options.max_bytes,
+      .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
+      .waits = options.on_peer_death == OnPeerDeath::kWait || options.keep_open != KeepOpen::kNo};
   return BroadcastState::make(options, discovery::NamedKind::kBroadcast, "Broadcast", terms);
 }
 

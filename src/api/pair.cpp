@@ -184,6 +184,15 @@ channel::Ending ending_of_queue(OnPeerDeath on_peer_death) {
   throw BadResult(no_enumerator("on_peer_death", on_peer_death));
 }
 
+channel::KeepOpen keep_open_of(KeepOpen keep_open) {
+  switch (keep_open) {
+    case KeepOpen::kNo: return channel::KeepOpen::kNo;
+    case KeepOpen::kReceivers: return channel::KeepOpen::kReceivers;
+    case KeepOpen::kBoth: return channel::KeepOpen::kBoth;
+  }
+  throw BadResult(no_enumerator("keep_open", KeepOpen::Value{keep_open}));
+}
+
 bool drops_oldest(OnFull on_full) {
   switch (on_full) {
     case OnFull::kBlock: return false;
@@ -198,7 +207,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
   made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
   made.max_unacked = options.max_unacked;
   made.max_attempts = options.max_attempts;
-  made.keep_open = options.keep_open;
+  made.keep_open = keep_open_of(options.keep_open);
   made.portable = options.portable;
   made.drop_oldest = drops_oldest(options.on_full);
   return made;

@@ -105,6 +105,13 @@ bool Sender::has_space() const {
   return !state_->is_closed() && state_->channel().sending().has_space();
 }
 
+Status Sender::wait_for_receivers(std::size_t count, Timeout timeout, const std::stop_token& stop) const {
+  return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
+    Status attached = state_->channel().sending().wait_for_receivers(count, wait);
+    return attached ? attached : Status(state_->or_closed(std::move(attached).error()));
+  });
+}
+
 namespace {
 
 // Waits for acks while the process has any end of the channel, even if this one is closed.

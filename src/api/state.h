@@ -138,6 +138,9 @@ struct ChannelState final : endpoint::Port, Deferred {
 
   static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
                                                     End end, std::shared_ptr<endpoint::Name> name = nullptr) {
+    if (channel->takes_requests()) {
+      return Error{Code::kInvalid, "this is the channel of a Service, which takes requests of Python's shmtree.Client"};
+    }
     auto state = std::make_shared<ChannelState>(arena.get(), end);
     Status joined = state->attach(std::move(channel), {end}, std::move(name), std::move(arena));
     if (!joined) return std::move(joined).error();

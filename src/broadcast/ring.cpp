@@ -177,6 +177,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
     store_seq_cst(mine.owner, pack(*owner));
   }
   unlock(*locks);
+  notify_all(shared.space);  // for wait_for_readers()
   if (number != kMaxCursors) return number;
   return Error{.code = Code::kInvalid,
                .message = "this Broadcast already has " + std::to_string(kMaxCursors) +
@@ -440,6 +441,21 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{.code = Code::kTimeout, .message = full(cursors().slowest(Readers::kBlocking), 0).message};
+}
+
+Status Ring::wait_for_readers(std::uint64_t count, const WaitContext& wait) {
+  drop_dead();
+  const auto are_there = [&] { return readers() >= count; };
+  const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
+  // Observers have no word for this sleep.
+  memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kUnsaid, memory::pack(block())},
+                            wait);
+  auto came = memory::wait_until(waiting, wait, "subscribers", are_there, drop_dead_readers);
+  if (!came) return std::move(came).error();
+  if (*came) return success();
+  return Error{.code = Code::kTimeout,
+               .message = std::to_string(readers()) + " of " + std::to_string(count) +
+                          " subscribers were there within the timeout"};
 }
 
 // Wakes all readers: there is a message, or no process puts any more.

@@ -86,6 +86,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
+  // Waits until there are at least `count` subscriptions. kTimeout, kInterrupted.
+  Status wait_for_readers(std::uint64_t count, const WaitContext& wait);
   // Returns true if a small message could be put without waiting.
   bool has_space() noexcept;
   // Ticket of the oldest message that a blocking reader has not read; tail() if there is none. There is space for a

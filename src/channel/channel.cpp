@@ -34,6 +34,15 @@ const char* word_of(Ending ending) noexcept {
   return "unknown (the channel is damaged)";
 }
 
+const char* word_of(KeepOpen keep_open) noexcept {
+  switch (keep_open) {
+    case KeepOpen::kNo: return "false";
+    case KeepOpen::kReceivers: return "true";
+    case KeepOpen::kBoth: return "both";
+  }
+  return "unknown (the channel is damaged)";
+}
+
 // Longest wait while a channel is created. It waits only for locks, and for memory that other processes are about to
 // free. That takes longer only if a word of the arena is damaged, or if the lock's owner is stopped.
 constexpr std::int64_t kMaxCreateNs = 10'000'000'000;
@@ -79,7 +88,8 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->slot_bytes = slot_bytes;
   header->max_unacked = options.max_unacked;
   header->max_attempts = static_cast<std::uint32_t>(options.max_attempts);
-  header->keep_open = options.keep_open ? 1 : 0;
+  header->keep_open = static_cast<std::uint32_t>(options.keep_open);
+  header->requests = options.takes_requests ? 1 : 0;
   header->drop_oldest = options.drop_oldest ? 1 : 0;
   header->portable = options.portable ? kAlwaysPortable : kNotPortable;
   header->made_ns = monotonic_ns();
@@ -141,6 +151,10 @@ void Channel::require_portable() noexcept {
 
 Status Channel::check_options(const ChannelOptions& options) const {
   const ChannelHeader& shared = parts_.control.shared;
+  if (takes_requests() != options.takes_requests) {
+    return Error{Code::kInvalid,
+                 takes_requests() ? "it belongs to a Service" : "it belongs to a pair, not to a Service"};
+  }
   OptionDifferences others;
   others.compare("capacity", shared.capacity, options.capacity);
   others.compare("max_bytes", shared.max_bytes, options.max_bytes);
@@ -148,7 +162,7 @@ Status Channel::check_options(const ChannelOptions& options) const {
   others.compare_flags("allow_pickle", allows_pickle(), options.allow_pickle);
   others.compare("max_unacked", shared.max_unacked, options.max_unacked);
   others.compare("max_attempts", shared.max_attempts, options.max_attempts);
-  others.compare_flags("keep_open", parts_.control.keeps_open(), options.keep_open);
+  others.compare("keep_open", std::string(word_of(parts_.control.keep_open())), word_of(options.keep_open));
   const auto on_full = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
   others.compare("on_full", on_full(parts_.control.drops_oldest()), on_full(options.drop_oldest));
   others.compare_flags("portable", parts_.control.is_portable(), options.portable);

@@ -45,11 +45,12 @@ struct ChannelOptions {
   bool allow_pickle = true;
   std::uint64_t max_unacked = 0;   // Maximum number of unacked messages, over all processes; 0: no limit.
   std::uint64_t max_attempts = 0;  // Takes of a message before it is rejected; 0: no limit.
-  bool keep_open = false;          // Receivers wait for new senders when none is left.
-  bool drop_oldest = false;        // A put that finds no space drops the oldest messages instead of waiting.
-  bool portable = false;           // No message may contain references that are valid on this machine only.
-  bool is_named = false;           // Other processes may open it by name.
-  bool is_pipe = false;            // Its creator stays attached to both ends as long as it owns them.
+  KeepOpen keep_open = KeepOpen::kNo;
+  bool drop_oldest = false;     // A put that finds no space drops the oldest messages instead of waiting.
+  bool portable = false;        // No message may contain references that are valid on this machine only.
+  bool is_named = false;        // Other processes may open it by name.
+  bool is_pipe = false;         // Its creator stays attached to both ends as long as it owns them.
+  bool takes_requests = false;  // Its messages are the requests of a Service.
 };
 
 struct ChannelStats {
@@ -91,6 +92,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Status check_options(const ChannelOptions& options) const;
   Ending ending() const noexcept { return parts_.control.ending(); }
   bool is_queue() const noexcept { return parts_.control.is_queue(); }
+  // True for the channel of a Service. Each language refuses puts into it, except those of a client.
+  bool takes_requests() const noexcept { return parts_.control.shared.requests != 0; }
+  bool waits_for_receivers() const noexcept { return parts_.control.keeps_open(End::kReceiving); }
 
   Ends& ends() noexcept { return parts_.ends; }
   Watchers& watchers() noexcept { return parts_.watchers; }

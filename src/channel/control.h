@@ -30,7 +30,11 @@ struct Control {
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
   bool is_queue() const noexcept { return ending() == Ending::kNever || ending() == Ending::kQueueRaise; }
   bool is_named() const noexcept { return platform::load_relaxed(shared.named) != 0; }
-  bool keeps_open() const noexcept { return shared.keep_open != 0; }
+  KeepOpen keep_open() const noexcept { return static_cast<KeepOpen>(shared.keep_open); }
+  // True if the other end waits for new processes once none is attached to `end`.
+  bool keeps_open(End end) const noexcept {
+    return keep_open() == KeepOpen::kBoth || (end == End::kSending && keep_open() != KeepOpen::kNo);
+  }
   bool drops_oldest() const noexcept { return shared.drop_oldest != 0; }
   bool is_portable() const noexcept { return platform::load_once(shared.portable) != kNotPortable; }
   bool was_always_portable() const noexcept { return platform::load_once(shared.portable) == kAlwaysPortable; }

@@ -83,9 +83,7 @@ class Ends {
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t attached(End end) const noexcept;
   // True if a process can see the end of the stream while it has an object of this end. False for queues.
-  bool can_end(End end) const noexcept {
-    return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
-  }
+  bool can_end(End end) const noexcept { return !control_.is_queue() && !control_.keeps_open(end); }
   // True if no process is attached any more. So no more messages will be sent (sending end) or received (receiving
   // end).
   bool is_left(End end) const noexcept;

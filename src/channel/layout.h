@@ -54,7 +54,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 14;
+constexpr std::uint32_t kChannelVersion = 15;
 
 // One slot of the ring. `block` is a packed BlockRef, or 0 for an inline frame, which then follows the slot.
 struct RingSlot {
@@ -200,6 +200,13 @@ enum class Ending : std::uint32_t {
   kQueueRaise = 4,  // A queue that reports killed peers once no other process can use the end.
 };
 
+// Ends that may lack processes without an end of the stream: their peers wait for new ones, after kills and exits.
+enum class KeepOpen : std::uint32_t {
+  kNo = 0,
+  kReceivers = 1,  // Receivers wait for new senders.
+  kBoth = 2,       // Senders wait for new receivers, too.
+};
+
 // State of a queue's shutdown, which is final and applies to every process.
 enum class Shutdown : std::uint32_t {
   kNot = 0,         // open
@@ -318,7 +325,7 @@ struct ChannelHeader {
   alignas(64) std::atomic<std::uint64_t> tasks_done;  // number of messages reported as done
   std::uint64_t max_unacked;                          // Maximum number of unacked messages; 0: no limit.
   std::uint32_t max_attempts;                         // Takes of a message before it is rejected; 0: no limit.
-  std::uint32_t keep_open;                            // If 1, the stream does not end when no senders are left.
+  std::uint32_t keep_open;                            // KeepOpen
   std::uint32_t drop_oldest;                          // If 1, a put that finds no space drops the oldest messages.
   std::uint32_t portable;                             // kNotPortable, kAlwaysPortable or kPortableByNow.
   std::atomic<std::uint64_t> dropped;                 // Number of dropped messages, under receivers_lock.
@@ -347,6 +354,7 @@ struct ChannelHeader {
   std::int64_t made_ns;  // monotonic clock
   Identity maker;  // creator of a pipe, attached to both ends as long as it owns them; kNoIdentity for other channels
   std::atomic<std::uint32_t> named;  // 1: other processes may open it at any time, by a name or the text of a handle
+  std::uint32_t requests;            // 1: a Service's channel, into which only its clients put
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
 static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);

@@ -45,6 +45,7 @@ void Membership::add_member(End end, Identity identity) noexcept {
   const bool added = state(end).members.add(memory::slot_of(identity));
   add(state(end).seats, 1u);
   if (added) replace_killed(end);
+  announce_receiver(end);
 }
 
 // Removes one killed member from the list: this process is its successor.
@@ -150,6 +151,7 @@ void Membership::note_use(End end, Identity me) noexcept {
   if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) replace_killed(end);
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
+  announce_receiver(end);
   // This use may have detached the process from the other end.
   if (ends_.may_end_waits(other(end))) watchers_.wake_all();
 }
@@ -173,6 +175,7 @@ void Membership::add_child_member(End end, Identity child) noexcept {
   }
   state(end).members.add(memory::slot_of(child));
   add(state(end).seats, 1u);  // before this process may leave; see Ends::has_users()
+  announce_receiver(end);
 }
 
 void Membership::give_to(Identity child, End end) noexcept {

@@ -77,6 +77,10 @@ class Membership {
  private:
   void add_member(End end, Identity identity) noexcept;
   void add_child_member(End end, Identity child) noexcept;
+  // Wakes the calls that wait for receivers, after a process may have become one.
+  void announce_receiver(End end) noexcept {
+    if (end == End::kReceiving) memory::notify_all(control_.shared.acked);
+  }
   void replace_killed(End end) noexcept;
   // A passive process leaves an end as if it had never been a member, unless it used the end.
   enum class Role { kMember, kPassive };

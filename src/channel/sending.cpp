@@ -124,6 +124,25 @@ Status Sending::check_receivers() {
   return must_report ? ends.check_open(End::kReceiving) : success();
 }
 
+Status Sending::wait_for_receivers(std::uint64_t count, const WaitContext& wait) {
+  auto me = parts_.control.arena.identity();
+  if (!me) return std::move(me).error();
+  parts_.membership.mark_used(End::kSending, *me);
+  memory::poll_for_deaths(parts_.control.arena, 0);
+  const auto attached = [&] { return parts_.ends.attached(End::kReceiving); };
+  const auto are_attached = [&] { return attached() >= count; };
+  const auto recover = [&](bool first) {
+    return memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
+  };
+  // Observers have no word for this sleep.
+  EventWait waiting(parts_.control.shared.acked, parts_.control.sleep_for(WaitFor::kUnsaid), wait);
+  auto came = memory::wait_until(waiting, wait, "receivers", are_attached, recover);
+  if (!came) return std::move(came).error();
+  if (*came) return success();
+  return Error{Code::kTimeout,
+               to_string(attached()) + " of " + to_string(count) + " receivers were attached within the timeout"};
+}
+
 Error Sending::still_full() const {
   const ChannelHeader& shared = parts_.control.shared;
   const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, max_bytes = shared.max_bytes;

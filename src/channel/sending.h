@@ -23,6 +23,8 @@ class Sending {
   // Returns kClosed or kPeerDied if no receiver is left, even if there is space. If none was killed, this applies only
   // to a process that does not own a receiver, used or not. Counts as a use of the sending end.
   Status check_receivers();
+  // Waits until at least `count` processes are attached as receivers. Counts as a use of the sending end. kTimeout.
+  Status wait_for_receivers(std::uint64_t count, const WaitContext& wait);
   // Waits until a message of `bytes` could be put. The space may be gone again by the time of put(). Same errors as
   // put().
   Status wait_for_space(std::uint64_t bytes, const WaitContext& wait);

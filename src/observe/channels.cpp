@@ -67,6 +67,7 @@ void fill_options(const ChannelHeader& header, ObservedChannel& info) {
   info.on_peer_death = word_of(static_cast<channel::Ending>(header.ending));
   info.allow_pickle = header.allow_pickle != 0;
   info.keep_open = header.keep_open != 0;
+  info.keep_open_both = header.keep_open == static_cast<std::uint32_t>(channel::KeepOpen::kBoth);
   info.drop_oldest = header.drop_oldest != 0;
 }
 

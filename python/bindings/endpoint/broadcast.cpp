@@ -96,6 +96,12 @@ void wait_until_passed(BroadcastEnd& self, std::optional<std::uint64_t> ticket, 
   hooks.done_waiting(publisher->wait_until_passed(ticket, hooks.wait()));
 }
 
+void wait_for_subscribers(BroadcastEnd& self, std::uint64_t n, py::handle timeout) {
+  const auto ring = self.ring();
+  ClosableHooks hooks(self, py::handle(), timeout);
+  hooks.done(ring->wait_for_readers(n, hooks.wait()));
+}
+
 std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& on_lag, bool from_oldest,
                                          py::handle timeout) {
   const auto ring = self.ring();
@@ -185,6 +191,7 @@ void bind_broadcast(py::module_& module) {
       .def_property_readonly(
           "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
           "Number of messages, up to the last one of this object, that some blocking subscriber has not read.")
+      .def("_wait_for_subscribers", &wait_for_subscribers, "n"_a, "timeout"_a)
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
       .def("_subscribe", &subscribe, "on_lag"_a, "from_oldest"_a, "timeout"_a)
       .def("_stats", &broadcast_stats)

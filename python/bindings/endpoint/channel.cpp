@@ -36,9 +36,16 @@ channel::Ending ending_of(const std::string& word) {
   throw py::value_error("on_peer_death is '" + word + "'; it must be 'raise', 'wait' or 'each'");
 }
 
+// Converts False, True or "both".
+channel::KeepOpen keep_open_of(const py::object& keep_open) {
+  if (py::isinstance<py::str>(keep_open)) return channel::KeepOpen::kBoth;
+  return py::bool_(keep_open) ? channel::KeepOpen::kReceivers : channel::KeepOpen::kNo;
+}
+
 channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
-                                    std::uint64_t max_unacked, std::uint64_t max_attempts, bool keep_open,
-                                    bool drop_oldest, bool portable, bool is_pipe, bool allow_pickle) {
+                                    std::uint64_t max_unacked, std::uint64_t max_attempts, const py::object& keep_open,
+                                    bool drop_oldest, bool portable, bool is_pipe, bool takes_requests,
+                                    bool allow_pickle) {
   channel::ChannelOptions options;
   options.capacity = capacity;
   options.max_bytes = max_bytes;
@@ -46,10 +53,11 @@ channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_by
   options.max_unacked = max_unacked;
   options.max_attempts = max_attempts;
   options.ending = ending_of(ending);
-  options.keep_open = keep_open;
+  options.keep_open = keep_open_of(keep_open);
   options.drop_oldest = drop_oldest;
   options.portable = portable;
   options.is_pipe = is_pipe;
+  options.takes_requests = takes_requests;
   return options;
 }
 
@@ -92,7 +100,8 @@ void bind_channel(py::module_& module) {
   py::class_<channel::ChannelOptions>(module, "ChannelOptions", "Options of a channel; 0 means no limit.",
                                       plain_class())
       .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unacked"_a, "max_attempts"_a,
-           "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, py::kw_only(), "allow_pickle"_a);
+           "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, "takes_requests"_a = false,
+           py::kw_only(), "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
       .def_static("create", &create_channel, "arena"_a, "options"_a)
@@ -117,6 +126,10 @@ void bind_channel(py::module_& module) {
       .def("note_killed_receiver",
            [](Channel& channel, int pid) { channel.ends().note_killed(channel::End::kReceiving, pid); })
       .def_property_readonly("is_queue", &Channel::is_queue)
+      .def_property_readonly("takes_requests", &Channel::takes_requests)
+      .def_property_readonly("waits_for_receivers", &Channel::waits_for_receivers)
+      .def_property_readonly("receivers_left",
+                             [](Channel& channel) { return channel.ends().is_left(channel::End::kReceiving); })
       .def("stats", &channel_stats)
       .def(
           "begin_transfer",

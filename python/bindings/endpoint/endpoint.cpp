@@ -252,6 +252,11 @@ namespace {
 
 Channel* begin_sending(Endpoint* self) {
   Channel* const channel = open_channel(self, End::kSending);
+  if (channel && channel->takes_requests() && !self->sends_requests) [[unlikely]] {
+    PyErr_SetString(PyExc_ValueError,
+                    "this sender is of a Service, which takes requests only: send them with shmtree.Client");
+    return nullptr;
+  }
   if (!channel || !self->is_queue || !self->port.closed(End::kReceiving)) [[likely]]
     return channel;
   return has_receivers(*channel) ? channel : nullptr;

@@ -29,6 +29,7 @@ struct Endpoint {
   PyObject_HEAD endpoint::Port port;
   bool allow_pickle;
   bool is_queue;
+  bool sends_requests;              // of a Client: may put into the channel of a Service
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   StalledWait stalled_wait;
   std::atomic<unsigned long> getter;    // the thread that last blocked for a message; 0: none
@@ -54,7 +55,8 @@ inline Endpoint* as_endpoint(PyObject* object) noexcept {
 // Returns the channel, within a Call, or null with ChannelClosed set. Also does deferred work.
 channel::Channel* open_channel(Endpoint* self, channel::End which);
 // Does the same for calls that put. It also returns null, with ChannelClosed set, for a queue object that has closed
-// its receiving end, if no process has a receiving end any more.
+// its receiving end, if no process has a receiving end any more. ValueError is set for the channel of a Service, unless
+// the object sends requests.
 channel::Channel* begin_sending(Endpoint* self);
 // Notes the size of a queue that this object is about to close. Its qsize() and full() return it when the process has
 // no other object of the channel, as those of multiprocessing.Queue do.

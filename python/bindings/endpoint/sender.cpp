@@ -279,6 +279,26 @@ PyObject* wait_for_ack(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   return wait_for(self, ticket, given[1]);
 }
 
+PyObject* wait_for_receivers(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<2> kSignature{"_wait_for_receivers", {"n", "timeout"}, 2, 2};
+  PyObject* given[2];
+  Deadline deadline;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline)) {
+    return nullptr;
+  }
+  const unsigned long long count = PyLong_AsUnsignedLongLong(given[0]);
+  if (PyErr_Occurred()) return nullptr;
+  return with_open(self, End::kSending, [&](Channel& channel) {
+    EndHooks hooks(as_endpoint(self), End::kSending);
+    return none_or_raise(as_endpoint(self), hooks, channel.sending().wait_for_receivers(count, {deadline, &hooks}));
+  });
+}
+
+PyObject* set_sends_requests(PyObject* self, PyObject*) {
+  as_endpoint(self)->sends_requests = true;
+  Py_RETURN_NONE;
+}
+
 PyObject* get_pending_acks(PyObject* self, void*) {
   return with_any(self, [](Channel& channel) { return PyLong_FromUnsignedLongLong(channel.acks().pending()); });
 }
@@ -345,6 +365,10 @@ const PyMethodDef kSenderMethods[] = {
     {"has_space", as_method<has_space>(), METH_NOARGS, kHasSpaceDoc},
     {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAllAckDoc},
     {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAckDoc},
+    {"_wait_for_receivers", as_method<wait_for_receivers>(), METH_FASTCALL | METH_KEYWORDS,
+     "_wait_for_receivers($self, n, timeout)\n--\n\nBlocks until `n` processes are attached as receivers."},
+    {"_send_requests", as_method<set_sends_requests>(), METH_NOARGS,
+     "Lets this object put into the channel of a Service."},
     {"new_empty", as_method<make_in_place<false>>(), METH_FASTCALL | METH_KEYWORDS, kNewEmptyDoc},
     {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS, kNewZerosDoc},
 };

@@ -13,7 +13,7 @@ from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
 from .arguments import whole
-from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 from .item_type import T
 from .queue import JoinableQueue, Queue, SimpleQueue
 from .shared_array import SharedArray
@@ -143,7 +143,7 @@ class Arena:
         max_unacked: int | None = None,
         max_attempts: int | None = None,
         on_full: OnFull = "block",
-        keep_open: bool = False,
+        keep_open: KeepOpen = False,
         portable: bool = False,
         exist_ok: bool = False,
     ) -> tuple[Sender[T], Receiver[T]]:

@@ -41,7 +41,7 @@ def limit(what: str, value: int | None) -> int:
     return number
 
 
-def one_of(what: str, value: Any, *words: str) -> str:
+def one_of(what: str, value: Any, *words: str | bool) -> str:
     """Returns `value` if it is one of `words`; else raises ValueError."""
     if value not in words:
         raise ValueError(f"{what} is {value!r}; it must be {', '.join(map(repr, words[:-1]))} or {words[-1]!r}")

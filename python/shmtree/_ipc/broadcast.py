@@ -17,6 +17,7 @@ from .._public import made_by
 from ..errors import ChannelClosed
 from .arena import Arena
 from .arguments import limit, natural, one_of, seconds, whole
+from .channel import KeepOpen, checked_keep_open
 from .item_type import T
 from .publisher import Published
 from .stats import BroadcastStats
@@ -55,6 +56,7 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         name, arena, allow_pickle, exist_ok: See `Latest`.
         on_peer_death: What subscribers do if no publisher is left. "raise" (default): the stream ends. "wait": wait for
             the next publisher; the stream has no end.
+        keep_open: True and "both" do the same as ``on_peer_death="wait"``.
 
     Raises:
         FileExistsError: The name is in use and `exist_ok` is False.
@@ -80,12 +82,16 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
         on_peer_death: Literal["raise", "wait"] = "raise",
+        keep_open: KeepOpen = False,
         exist_ok: bool = False,
     ) -> None:
         if whole("capacity", capacity) < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
         natural("history", history)
-        waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
+        waits = (
+            one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
+            or checked_keep_open(keep_open) is not False
+        )
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         terms = (capacity, history, limit("max_bytes", max_bytes), allow, waits)
         self._create(name, arena, exist_ok, allow, *terms)
@@ -226,6 +232,18 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
 
         most = None if timeout is None else seconds("timeout", timeout)
         return await in_turn(self, put_now, (queue.Full, TimeoutError), pause, most)
+
+    def wait_for_subscribers(self, n: int, timeout: float | None = None) -> None:
+        """Blocks until there are at least `n` subscriptions, so that their subscribers get the next message.
+
+        Args:
+            n: Number of subscriptions.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: There are fewer after `timeout` seconds; the error has both numbers.
+        """
+        self._wait_for_subscribers(natural("n", n), timeout)
 
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
         """Blocks until all blocking subscribers have read what this object has put.

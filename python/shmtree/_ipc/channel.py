@@ -12,12 +12,13 @@ from .._process import arenas, handles, names, spawn
 from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays, waiting
-from .arguments import limit, one_of
+from .arguments import limit, natural, one_of
 from .item_type import T
 from .stats import ChannelStats
 
 OnPeerDeath = Literal["raise", "wait", "each"]
 OnFull = Literal["block", "drop_oldest"]
+KeepOpen = bool | Literal["both"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,10 +34,11 @@ class Terms(NamedTuple):
     on_peer_death: str
     max_unacked: int = 0
     max_attempts: int = 0
-    keep_open: bool = False
+    keep_open: KeepOpen = False
     drop_oldest: bool = False
     portable: bool = False
     is_pipe: bool = False
+    takes_requests: bool = False
 
 
 def new_channel(
@@ -183,6 +185,21 @@ class Sender(_core.SenderBase[T], End):
         ticket: int = await waiting.put_async(self, obj, timeout, move)
         return ticket
 
+    def wait_for_receivers(self, n: int, timeout: float | None = None) -> None:
+        """Blocks until at least `n` processes are attached as receivers, whether they have received or not.
+
+        From this call on, a process that has both ends and has never received counts as a sender only.
+
+        Args:
+            n: Number of processes.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: Fewer are attached after `timeout` seconds; the error has both numbers.
+            ChannelClosed: This object is closed.
+        """
+        super()._wait_for_receivers(natural("n", n), timeout)
+
     def flush(self, timeout: float | None = None) -> None:
         """Blocks until every message that this process has put was received or, if it was taken, acked.
 
@@ -196,6 +213,8 @@ class Sender(_core.SenderBase[T], End):
             shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed.
             ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
                 objects of the channel.
+
+        With ``keep_open="both"``, it waits for the next receiver instead.
 
         Example::
 
@@ -274,6 +293,13 @@ class Receiver(_core.ReceiverBase[T], End):
         return handles.reduce_end(self, True)
 
 
+def checked_keep_open(keep_open: KeepOpen) -> KeepOpen:
+    if isinstance(keep_open, str):
+        one_of("keep_open", keep_open, False, True, "both")
+        return "both"
+    return bool(keep_open)
+
+
 def pair_terms(
     capacity: int | None,
     max_bytes: int | None,
@@ -281,7 +307,7 @@ def pair_terms(
     max_attempts: int | None,
     on_peer_death: str,
     on_full: str,
-    keep_open: bool,
+    keep_open: KeepOpen,
     portable: bool,
 ) -> Terms:
     one_of("on_peer_death", on_peer_death, "raise", "wait", "each")
@@ -291,7 +317,7 @@ def pair_terms(
         on_peer_death,
         limit("max_unacked", max_unacked),
         limit("max_attempts", max_attempts),
-        bool(keep_open),
+        checked_keep_open(keep_open),
         one_of("on_full", on_full, "block", "drop_oldest") == "drop_oldest",
         bool(portable),
     )

@@ -8,7 +8,7 @@ from .. import _core
 from .._process.names import CHANNEL, KINDS, open_known
 from .._public import made_by
 from .arena import Arena
-from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 from .item_type import T
 
 
@@ -23,7 +23,7 @@ def create_pair(
     max_unacked: int | None = None,
     max_attempts: int | None = None,
     on_full: OnFull = "block",
-    keep_open: bool = False,
+    keep_open: KeepOpen = False,
     portable: bool = False,
     exist_ok: bool = False,
 ) -> tuple[Sender[T], Receiver[T]]:
@@ -49,7 +49,10 @@ def create_pair(
         on_full: What `put` does if the channel is full. "block" (default): wait. "drop_oldest": drop the oldest
             messages that no receiver has taken. `Sender.dropped` counts them, and calls that wait for acks count them
             as received.
-        keep_open: If True, receivers wait for new senders when none is left, so that the stream has no end.
+        keep_open: If True, receivers wait for new senders when none is left, so that the stream has no end. With
+            "both", `put`, `flush` and the other calls of senders also wait for new receivers, until their timeout,
+            whether the last receiver was killed or exited. At an end that waits, "raise" and "wait" of `on_peer_death`
+            do the same; "each" still raises PeerDied for every death.
         portable: If True, `put` refuses objects that are valid on this machine only (ends, shared arrays, arenas,
             device memory). Messages taken as frames can then be put on any other machine.
         exist_ok: If a channel has this name already, returns its ends, as a restarted server needs while its clients
@@ -72,10 +75,14 @@ def create_pair(
         sender.put({"obs": np.zeros((64, 8), np.float32)})
         message = receiver.get()
     """
+    terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
+    return make_pair(core_of(arena), terms, name, allow_pickle, exist_ok)
+
+
+def core_of(arena: Arena | None) -> _core.Arena | None:
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
-    return make_pair(arena._open() if arena is not None else None, terms, name, allow_pickle, exist_ok)
+    return None if arena is None else arena._open()
 
 
 _E = TypeVar("_E", Sender, Receiver)

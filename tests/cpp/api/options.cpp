@@ -3,7 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
@@ -61,6 +63,57 @@ TEST_CASE("exist_ok requires a name and the arena of the pair") {
   REQUIRE_NOTHROW(make_pair(options));
   options.arena = Arena::create().value();
   REQUIRE_THROWS_AS(make_pair(options), BadResult);
+}
+
+// guarantee: keep-open-both
+TEST_CASE("A put waits for the next receiver with KeepOpen::kBoth") {
+  const auto policy = GENERATE(OnPeerDeath::kRaise, OnPeerDeath::kWait);
+  const bool exits = GENERATE(true, false);
+  auto [sender, receiver] = make_pair({.capacity = 1, .on_peer_death = policy, .keep_open = KeepOpen::kBoth});
+  Child first([to = sender, from = receiver, exits]() mutable {
+    keep_only(from);
+    from.get(60s).value();
+    if (exits) from.close();
+    return exits || raise(SIGKILL) == 0;
+  });
+  keep_only(sender);
+  sender.put(1).value();
+  REQUIRE((exits ? first.succeeded() : first.was_killed()));
+  sender.put(2).value();
+  REQUIRE(sender.put(3, 10ms).code() == Code::kFull);
+  REQUIRE(sender.flush(10ms).code() == Code::kTimeout);
+}
+
+TEST_CASE("keep_open accepts bool") {
+  PairOptions options{.keep_open = true};
+  REQUIRE(options.keep_open == KeepOpen::kReceivers);
+  options.keep_open = false;
+  REQUIRE(options.keep_open == KeepOpen::kNo);
+}
+
+TEST_CASE("keep_open refuses what is no enumerator") {
+  REQUIRE_THROWS_AS(make_pair({.keep_open = static_cast<KeepOpen::Value>(3)}), BadResult);
+}
+
+// guarantee: wait-for-peers
+TEST_CASE("wait_for_receivers tells how many are attached") {
+  auto [sender, receiver] = make_pair();
+  const Status waited = sender.wait_for_receivers(2, 10ms);
+  REQUIRE(waited.code() == Code::kTimeout);
+  REQUIRE(waited.error().message == "0 of 2 receivers were attached within the timeout");
+}
+
+// guarantee: wait-for-peers
+TEST_CASE("wait_for_subscribers returns with the last subscription") {
+  const Broadcast broadcast = make_broadcast();
+  const Subscriber first = broadcast.subscribe().value();
+  const Status waited = broadcast.wait_for_subscribers(2, 10ms);
+  REQUIRE(waited.code() == Code::kTimeout);
+  REQUIRE(waited.error().message == "1 of 2 subscribers were there within the timeout");
+  std::optional<Subscriber> second;
+  std::thread subscribing([&] { second = broadcast.subscribe().value(); });
+  broadcast.wait_for_subscribers(2, 60s).value();
+  subscribing.join();
 }
 
 TEST_CASE("keep_open continues a stream after each reported death") {

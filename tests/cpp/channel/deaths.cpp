@@ -15,7 +15,7 @@ namespace {
 
 ChannelOptions keeping_open() {
   ChannelOptions options;
-  options.keep_open = true;
+  options.keep_open = channel::KeepOpen::kReceivers;
   return options;
 }
 
@@ -95,6 +95,93 @@ TEST_CASE("Senders of a keep_open stream see that no receiver is left") {
   put(*channel, 1).value();
   channel->membership().leave(End::kReceiving);
   REQUIRE(code_of(channel->sending().check_receivers()) == Code::kClosed);
+}
+
+namespace {
+
+ChannelOptions keeping_both_open(Ending ending = Ending::kRaise) {
+  ChannelOptions options = with_capacity(1, ending);
+  options.keep_open = channel::KeepOpen::kBoth;
+  return options;
+}
+
+}  // namespace
+
+// guarantee: keep-open-both
+TEST_CASE("A put and an ack wait for the next receiver after an exit") {
+  const Ending ending = GENERATE(Ending::kRaise, Ending::kWait, Ending::kEach);
+  auto channel = new_channel(new_arena(), keeping_both_open(ending));
+  put(*channel, 1).value();
+  channel->membership().leave(End::kReceiving);
+  REQUIRE(code_of(put(*channel, 2, 1, patience(10))) == Code::kFull);
+  REQUIRE(code_of(channel->acks().wait(std::nullopt, patience(10))) == Code::kTimeout);
+  REQUIRE(channel->sending().check_receivers().ok());
+  std::thread successor([&] {
+    channel->membership().join(End::kReceiving).value();
+    get(*channel).value();
+  });
+  put(*channel, 2, 1, patience(60'000)).value();
+  successor.join();
+}
+
+// guarantee: keep-open-both
+TEST_CASE("A put and an ack wait for the next receiver after a kill") {
+  const Ending ending = GENERATE(Ending::kRaise, Ending::kWait);
+  auto channel = new_channel(new_arena(), keeping_both_open(ending));
+  Gate up;
+  Child receiver([&] {
+    get(*channel).value();
+    up.open();
+    pause();
+    return true;
+  });
+  put(*channel, 1).value();
+  up.wait();
+  channel->membership().leave(End::kReceiving);
+  receiver.kill_and_wait();
+  put(*channel, 2).value();
+  REQUIRE(code_of(put(*channel, 3, 1, patience(400))) == Code::kFull);
+  REQUIRE(code_of(channel->acks().wait(std::nullopt, patience(10))) == Code::kTimeout);
+}
+
+TEST_CASE("Senders that wait for receivers see each death with kEach") {
+  auto channel = new_channel(new_arena(), keeping_both_open(Ending::kEach));
+  put(*channel, 1).value();
+  channel->membership().leave(End::kReceiving);
+  channel->ends().note_killed(End::kReceiving, 7);
+  REQUIRE(code_of(put(*channel, 2, 1, patience(10))) == Code::kPeerDied);
+  REQUIRE(code_of(put(*channel, 2, 1, patience(10))) == Code::kFull);
+}
+
+// guarantee: wait-for-peers
+TEST_CASE("wait_for_receivers returns once enough are attached") {
+  auto channel = new_channel(new_arena(), ChannelOptions{});
+  // This process sends, so it does not count as a receiver.
+  const Status none = channel->sending().wait_for_receivers(1, patience(10));
+  REQUIRE(code_of(none) == Code::kTimeout);
+  REQUIRE(none.error().message == "0 of 1 receivers were attached within the timeout");
+  std::thread receiving([&] { get(*channel, patience(60'000)).value(); });
+  channel->sending().wait_for_receivers(1, patience(60'000)).value();
+  put(*channel, 1).value();
+  receiving.join();
+}
+
+// guarantee: wait-for-peers
+TEST_CASE("wait_for_receivers does not count a killed process") {
+  auto channel = new_channel(new_arena(), ChannelOptions{});
+  channel->membership().mark_used(End::kSending, channel->arena()->identity().value());
+  Gate up;
+  Child receiver([&] {
+    get(*channel).value();
+    up.open();
+    pause();
+    return true;
+  });
+  put(*channel, 1).value();
+  up.wait();
+  channel->sending().wait_for_receivers(1, patience(0)).value();
+  receiver.kill_and_wait();
+  REQUIRE(code_of(channel->sending().wait_for_receivers(1, patience(0))) == Code::kTimeout);
 }
 
 TEST_CASE("Each death is reported once by concurrent threads") {

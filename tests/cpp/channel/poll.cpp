@@ -38,7 +38,7 @@ TEST_CASE("A poll loop wakes for the last sender death only") {
 // guarantee: fileno-at-last-death
 TEST_CASE("A poll loop is not woken by deaths that are not reported") {
   ChannelOptions kept_open = with_capacity(8);
-  kept_open.keep_open = true;
+  kept_open.keep_open = channel::KeepOpen::kReceivers;
   for (const ChannelOptions& options : {kept_open, with_capacity(8, Ending::kWait)}) {
     auto channel = receiving_channel(options);
     Peer sender(*channel);
