@@ -124,7 +124,10 @@ class RemoteError(Error):
 
     Attributes:
         kind: Class name of the exception in the server; "" if there was none.
+        dropped: True if the server dropped the request without an answer, or exited.
     """
+
+    dropped = False
 
     def __init__(self, kind: str = "", text: str = "") -> None:
         super().__init__(kind, text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import os
 import queue
 import threading
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic
 from .. import _core
 from ..errors import ChannelClosed, PeerDied, RemoteError
 from .arena import Arena
+from .arguments import seconds
 from .channel import Sender
 from .item_type import ReplyT, T
 from .pairs import open_sender
-from .service import Header, deadline_after, left, loaded, refusals_of_the_value
+from .service import Header, Service, deadline_after, left, loaded, refusals_of_the_value
 from .stats import ChannelStats
 
 if TYPE_CHECKING:
@@ -29,27 +32,34 @@ _BATCH = 256
 
 
 class _Line:
-    """A reply channel, and the requests that wait for its replies. The line ends when the first server dies.
+    """A reply channel, and the requests that wait for its replies.
 
-    When the line ends, it fails all its requests and closes its channel. A server that starts later cannot open the
-    channel, so no server processes a request that has already failed with PeerDied.
+    Without `waits`, the line ends when the first server dies. It then fails all its requests and closes its channel. A
+    server that starts later cannot open the channel, so no server processes a request that has already failed with
+    PeerDied.
+
+    With `waits`, requests wait for the next server. A death fails only those that a server has begun: the server has
+    opened the channel before it acks the request, and works on it after that. If that server was killed, its death is
+    reported at the channel; if it exited without a word, no server has the channel any more.
 
     One thread at a time, the one that holds `_turn`, receives the replies for all threads. A single caller receives its
     own reply, which avoids a second wake-up. A separate thread takes over as soon as futures, coroutines or several
     callers wait.
     """
 
-    def __init__(self, requests: Sender, arena: Arena) -> None:
+    def __init__(self, requests: Sender, arena: Arena, waits: bool) -> None:
         allow = requests.allow_pickle and requests._channel.allows_pickle
         sender, self._replies = arena.create_pair(None, allow_pickle=allow, on_peer_death="each", keep_open=True)
         self.handle = _core.make_handle(sender._channel.arena, sender._channel.block)
         sender.close()
         self.ended = False
+        self.deaths = 0  # deaths of servers so far
+        self._waits = waits
         self._requests = requests
-        self._pending: dict[int, futures.Future[Any]] = {}
+        self._pending: dict[int, _Reply] = {}
         self._next = time.monotonic_ns()  # start at the clock: no other line of this process uses the same numbers
         self._last_check = time.monotonic()
-        self._alone = False
+        self._alone = self._unread = False  # at the last check: no server was attached; none had this channel
         self._thread: threading.Thread | None = None
         self._receiving: int | None = None  # ident of the thread that has the turn
         self._make_locks()
@@ -58,7 +68,7 @@ class _Line:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
-    def add(self, future: futures.Future[Any]) -> int | None:
+    def add(self, future: _Reply) -> int | None:
         """Registers a request and returns its number, or None if this line has ended."""
         with self._lock:
             if self.ended:
@@ -83,6 +93,27 @@ class _Line:
         for future in pending.values():
             if future.set_running_or_notify_cancel():
                 future.set_exception(why())
+
+    def note_sent(self, future: _Reply, ticket: int, deaths: int) -> None:
+        """Notes the ticket of a request. `deaths`: their number before the put; that server may have died since."""
+        future.ticket = ticket
+        if self.deaths != deaths:
+            self.fail_begun(())
+
+    def fail_begun(self, pids: tuple[int, ...]) -> None:
+        """Fails the requests that a server has begun, because servers have died."""
+        received = self._requests.stats()["received"]  # before unacked(), which says why
+        unacked = set(self._requests._channel.unacked())
+        with self._lock:
+            pending = list(self._pending.items())
+        for number, future in pending:
+            if future.ticket is not None and future.ticket < received and future.ticket not in unacked:
+                self._fail(number, _lost(pids))
+
+    def _fail(self, number: int, error: Exception) -> None:
+        future = self._pending.pop(number, None)
+        if future is not None and future.set_running_or_notify_cancel():
+            future.set_exception(error)
 
     def drop_in_child(self) -> None:
         """Drops the line in a forked child, which does not have its thread. The requests belong to the parent."""
@@ -135,31 +166,59 @@ class _Line:
     def _receive(self, deadline: float | None) -> None:
         """Receives the replies that arrive within a tick."""
         rest = left(deadline)
+        with contextlib.suppress(ChannelClosed):  # another thread has ended the line
+            self._take_replies(_TICK_S if rest is None else min(rest, _TICK_S))
+            if self._pending and time.monotonic() - self._last_check >= _TICK_S:
+                self._last_check = time.monotonic()
+                self._check_for_servers()
+
+    def _take_replies(self, timeout: float) -> None:
         try:
-            self._settle_all(self._replies.get_many(_BATCH, _TICK_S if rest is None else min(rest, _TICK_S)))
+            self._settle_all(self._replies.get_many(_BATCH, timeout))
         except queue.Empty:
             pass
         except PeerDied as death:
-            self.end(functools.partial(_lost, death.pids))
+            if self._waits:
+                self.deaths += 1
+                for _ in range(self._replies.qsize() // _BATCH + 1):  # replies from before the death
+                    self._take_replies(0)
+                self.fail_begun(death.pids)
+            else:
+                self.end(functools.partial(_lost, death.pids))
         except Exception as error:  # a reply that cannot be loaded, or the channel was closed
             self._settle(loaded.parts, error)
-        if self._pending and time.monotonic() - self._last_check >= _TICK_S:
-            self._last_check = time.monotonic()
-            self._check_for_servers()
 
     def _check_for_servers(self) -> None:
+        pids: tuple[int, ...] = ()
         try:
             self._requests._check_receivers()
             stats = self._requests.stats()
+            # The process that made the name may have died before it attached. A process that has the service and uses
+            # it only as a client does not serve.
+            alone = not stats["receivers"] and not stats["receivers_in_transit"]
+            alone = alone or self._requests._channel.receivers_left
         except (ChannelClosed, PeerDied) as gone:
-            self.end(functools.partial(_lost, getattr(gone, "pids", ())))
-            return
-        # The process that made the name may have died before it attached. Check twice, because it may be about to
-        # attach.
-        alone = not stats["receivers"] and not stats["receivers_in_transit"]
-        if alone and self._alone:
-            self.end(functools.partial(_lost, ()))
+            pids = getattr(gone, "pids", ())
+            alone = self._alone = True
+        # Check twice, because a server may be about to attach, or to send its reply.
+        if self._waits:
+            self._check_waiting(alone, pids)
+        elif alone and self._alone:
+            self.end(functools.partial(_lost, pids))
         self._alone = alone
+
+    def _check_waiting(self, alone: bool, pids: tuple[int, ...]) -> None:
+        """Fails requests that no server can answer, and those that have waited long enough for a server."""
+        unread = not self._replies.stats()["senders"] and self._replies.empty()
+        if unread and self._unread:
+            self.fail_begun(pids)
+        self._unread = unread
+        if alone and self._alone:
+            now = time.monotonic()
+            with self._lock:
+                late = [number for number, future in self._pending.items() if now > future.serve_by]
+            for number in late:
+                self._fail(number, _lost(pids))
 
     def _settle_all(self, replies: list[Any]) -> None:
         for reply in replies:
@@ -177,13 +236,17 @@ class _Line:
         elif header[1] is True:
             future.set_result(value)
         else:
-            future.set_exception(RemoteError(*(value if type(value) is tuple and len(value) == 2 else ("", value))))
+            failure = RemoteError(*(value if type(value) is tuple and len(value) == 2 else ("", value)))
+            failure.dropped = header[1] is None
+            future.set_exception(failure)
 
 
 class _Reply(futures.Future[Any]):
     """The future of one reply."""
 
     line: _Line | None = None
+    ticket: int | None = None  # of the request, once it is put
+    serve_by = math.inf  # time until which it waits for a server, if its line waits
 
     def result(self, timeout: float | None = None) -> Any:
         self._check_may_wait()
@@ -205,17 +268,33 @@ def _lost(pids: tuple[int, ...]) -> PeerDied:
     return error
 
 
+def _serve_by(retry: float | None, deadline: float | None) -> float | None:
+    """Returns the time until which a call retries; None for never."""
+    if retry is None:
+        return math.inf if deadline is None else deadline
+    by = time.monotonic() + seconds("retry", retry)
+    return (by if deadline is None else min(by, deadline)) if retry > 0 else None
+
+
+def _pause_before_retry(error: PeerDied | RemoteError, serve_by: float | None) -> float | None:
+    """Returns seconds to wait before the request is sent again, as a server may drop each; None if it is not sent."""
+    may_repeat = isinstance(error, PeerDied) or error.dropped
+    rest = 0.0 if serve_by is None else serve_by - time.monotonic()
+    return min(_TICK_S, rest) if may_repeat and rest > 0 else None
+
+
 class Client(Generic[T, ReplyT]):
     """Sends requests to a `Service`, from any number of threads and coroutines, with any number of requests in flight.
 
     If a server is killed, or if none is left, every request in flight fails with PeerDied within half a second. The
-    server may have processed it; if not, no server will. Later requests are new requests.
+    server may have processed it; if not, no server will. Later requests are new requests. Requests to a service with
+    ``keep_open="both"`` fail only if their server had begun them; the others wait for the next server.
 
     A forked child gets a client of its own. A call in a single thread receives its reply itself. In all other cases, a
     thread receives the replies; it starts when it is first needed and runs until close().
 
     Args:
-        service: Name of the service, or its `sender`.
+        service: A `Service`, its name, or its `sender`. The client makes its own sender, so you may close the others.
         timeout: Seconds to wait for a process to create the name; None waits indefinitely.
         arena: Arena for the replies; None makes a new arena.
         allow_pickle: See `open_sender`.
@@ -223,7 +302,8 @@ class Client(Generic[T, ReplyT]):
     Raises:
         FileNotFoundError: The name does not exist and `timeout` is 0.
         TimeoutError: The name does not exist after `timeout` seconds.
-        TypeError: `service` is neither a name nor a Sender.
+        TypeError: `service` is neither a Service, nor a name, nor a Sender.
+        ValueError: The channel is not that of a service.
 
     For a type checker, ``Client[Obs, Action]`` sends an ``Obs`` and gets an ``Action``.
 
@@ -235,27 +315,32 @@ class Client(Generic[T, ReplyT]):
 
     def __init__(
         self,
-        service: str | Sender[Any],
+        service: str | Service[T] | Sender[Any],
         *,
         timeout: float | None = 0.0,
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
     ) -> None:
         self._requests: Sender
-        self._own = isinstance(service, str)
         if isinstance(service, str):
             self._requests = open_sender(service, allow_pickle=allow_pickle, timeout=timeout)
-        elif isinstance(service, Sender):
-            self._requests = service
+        elif isinstance(service, (Service, Sender)):
+            sender = service.sender if isinstance(service, Service) else service
+            self._requests = Sender._of(sender._channel, sender.allow_pickle)
+            self._requests._name = sender._name
         else:
-            raise TypeError(f"service is {service!r}; it must be the name of a Service, or its sender")
+            raise TypeError(f"service is {service!r}; it must be a Service, the name of a Service, or its sender")
+        if not self._requests._channel.takes_requests:
+            raise ValueError(f"service is {service!r}, which is not the channel of a Service")
+        self._requests._send_requests()
         self._arena = arena
-        self._line: _Line | None = None
+        self._waits: bool = self._requests._channel.waits_for_receivers
+        self._lines: dict[bool, _Line] = {}  # by whether their requests wait for the next server
         self._closed = False
         self._lock = threading.Lock()
         _clients.add(self)
 
-    def call(self, obj: T, timeout: float | None = None) -> ReplyT:
+    def call(self, obj: T, timeout: float | None = None, *, retry: float | None = 0.0) -> ReplyT:
         """Sends a request and waits for the reply.
 
         Do not call it in a callback of a future of this client, and do not wait there for the result of a future. That
@@ -264,6 +349,9 @@ class Client(Generic[T, ReplyT]):
         Args:
             obj: The request, any object that `Sender.put` takes.
             timeout: Seconds to wait for space and for the reply; None waits indefinitely.
+            retry: For a request that does no harm if it is carried out twice. Seconds during which the call waits for
+                the next server if there is none, and sends the request again if its server was killed, exited, or
+                dropped the request; None does so until the timeout.
 
         Returns:
             The reply.
@@ -271,15 +359,28 @@ class Client(Generic[T, ReplyT]):
         Raises:
             TimeoutError: There was no reply within `timeout` seconds.
             RemoteError: The service failed the request.
-            shmtree.PeerDied: The service is gone.
+            shmtree.PeerDied: The service is gone; with `keep_open="both"`, the server that had begun the request.
             RuntimeError: The call was made in a callback of a future of this client.
 
         Other errors are those of `Sender.put`.
         """
         self._check_thread()
         deadline = deadline_after(timeout)
+        serve_by = _serve_by(retry, deadline)
+        while True:
+            try:
+                return self._call(obj, timeout, deadline, serve_by)
+            except (PeerDied, RemoteError) as error:
+                pause = _pause_before_retry(error, serve_by)
+                if pause is None:
+                    raise
+            time.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                self._requests.wait_for_receivers(1, left(None if serve_by == math.inf else serve_by))
+
+    def _call(self, obj: T, timeout: float | None, deadline: float | None, serve_by: float | None) -> ReplyT:
         try:
-            line, future = self._submit(obj, deadline, deadline)
+            line, future = self._submit(obj, deadline, deadline, serve_by)
         except queue.Full:
             raise TimeoutError(f"the service had no space for the request within {timeout} s") from None
         try:
@@ -310,7 +411,7 @@ class Client(Generic[T, ReplyT]):
         line.start()
         return future
 
-    async def call_async(self, obj: T, timeout: float | None = None) -> ReplyT:
+    async def call_async(self, obj: T, timeout: float | None = None, *, retry: float | None = 0.0) -> ReplyT:
         """Does the same as `call` in a coroutine. If it is cancelled, the reply is discarded.
 
         Raises:
@@ -320,14 +421,31 @@ class Client(Generic[T, ReplyT]):
 
         self._check_thread()
         deadline = deadline_after(timeout)
-        line, future, message = self._register(obj, deadline)
+        serve_by = _serve_by(retry, deadline)
+        while True:
+            try:
+                return await self._call_async(obj, timeout, deadline, serve_by)
+            except (PeerDied, RemoteError) as error:
+                pause = _pause_before_retry(error, serve_by)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _call_async(
+        self, obj: T, timeout: float | None, deadline: float | None, serve_by: float | None
+    ) -> ReplyT:
+        import asyncio
+
+        line, future, message = self._register(obj, deadline, serve_by)
+        deaths = line.deaths
         line.start()
         try:
             with refusals_of_the_value():
                 try:
-                    self._requests.put_nowait(message)
+                    ticket = self._requests.put_nowait(message)
                 except queue.Full:
-                    await self._requests.put_async(message, left(deadline))
+                    ticket = await self._requests.put_async(message, left(deadline))
+            line.note_sent(future, ticket, deaths)
             return await asyncio.wait_for(asyncio.wrap_future(future), left(deadline))
         except (asyncio.TimeoutError, queue.Full):
             raise TimeoutError(f"no reply within {timeout} s") from None
@@ -344,11 +462,10 @@ class Client(Generic[T, ReplyT]):
         """Fails the requests in flight with ChannelClosed, and ends the thread. Idempotent."""
         with self._lock:
             self._closed = True
-            line, self._line = self._line, None
-        if line is not None:
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
             line.end(lambda: ChannelClosed("this client is closed"))
-        if self._own:
-            self._requests.close()
+        self._requests.close()
 
     def __enter__(self) -> Self:
         return self
@@ -363,50 +480,61 @@ class Client(Generic[T, ReplyT]):
     def __repr__(self) -> str:
         if self._closed:
             return "<Client, closed>"
-        line = self._line
-        return f"<Client, {0 if line is None else line.count()} in flight>"
+        return f"<Client, {sum(line.count() for line in list(self._lines.values()))} in flight>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Client, (self._requests,)
 
-    def _submit(self, obj: T, room_by: float | None, reply_by: float | None) -> tuple[_Line, futures.Future[ReplyT]]:
-        line, future, message = self._register(obj, reply_by)
+    def _submit(
+        self, obj: T, room_by: float | None, reply_by: float | None, serve_by: float | None = None
+    ) -> tuple[_Line, futures.Future[ReplyT]]:
+        line, future, message = self._register(obj, reply_by, serve_by)
+        deaths = line.deaths
         try:
             with refusals_of_the_value():
-                self._requests.put(message, timeout=left(room_by))
+                ticket = self._requests.put(message, timeout=left(room_by))
         except BaseException as error:
             future.cancel()
             if isinstance(error, ChannelClosed):
                 raise self._gone(error) from None
             raise
+        line.note_sent(future, ticket, deaths)
         return line, future
 
-    def _register(self, obj: T, reply_by: float | None) -> tuple[_Line, futures.Future[ReplyT], tuple[Header, object]]:
-        """Registers a request and returns its future and its message. Servers drop the request after `reply_by`."""
+    def _register(
+        self, obj: T, reply_by: float | None, serve_by: float | None
+    ) -> tuple[_Line, _Reply, tuple[Header, object]]:
+        """Registers a request and returns its future and its message. Servers drop the request after `reply_by`.
+
+        With `serve_by`, the request waits for a server until then.
+        """
         future = _Reply()
+        if serve_by is not None and not self._waits:
+            future.serve_by = serve_by
         number = None
         while number is None:
-            line = self._open_line()
+            line = self._open_line(self._waits or serve_by is not None)
             number = line.add(future)
         future.line = line
         future.add_done_callback(functools.partial(self._done, line, number))
         return line, future, (Header(line.handle, number, reply_by), obj)
 
     def _check_thread(self) -> None:
-        if self._line is not None:
-            self._line.check_may_wait()
+        for line in list(self._lines.values()):
+            line.check_may_wait()
 
     def _done(self, line: _Line, number: int, _: object) -> None:
         line.forget(number)  # the bound method keeps the client alive while a request is pending
 
-    def _open_line(self) -> _Line:
+    def _open_line(self, waits: bool) -> _Line:
         with self._lock:
             if self._closed:
                 raise ChannelClosed("this client is closed")
-            if self._line is None or self._line.ended:
+            line = self._lines.get(waits)
+            if line is None or line.ended:
                 self._arena = self._arena or Arena()
-                self._line = _Line(self._requests, self._arena)
-            return self._line
+                line = self._lines[waits] = _Line(self._requests, self._arena, waits)
+            return line
 
     def _gone(self, error: ChannelClosed) -> Exception:
         """Returns the error of a request that was not sent because the channel is closed."""
@@ -414,9 +542,9 @@ class Client(Generic[T, ReplyT]):
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
-        line, self._line = self._line, None
+        lines, self._lines = self._lines, {}
         self._arena = None
-        if line is not None:
+        for line in lines.values():
             line.drop_in_child()
 
 

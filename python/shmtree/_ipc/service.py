@@ -25,8 +25,8 @@ from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
 from .arguments import seconds
-from .channel import Sender
-from .pairs import create_pair
+from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms
+from .pairs import core_of
 from .stats import ChannelStats
 from .waiting import receive_async
 
@@ -225,6 +225,12 @@ class Request(Generic[_T]):
             return self._failed is True
         return self._tell(replies, cause, timeout)
 
+    def _drop(self, why: str) -> None:
+        """Fails the request without an answer, so that the client may send it again."""
+        replies = self._take_replies()
+        if replies is not None:
+            self._tell(replies, self._cause or ("", why), 0, succeeded=False if self._cause else None)
+
     def _take_replies(self) -> Sender | None:
         """Takes the right to answer. Returns None if the request has failed. Raises ValueError if it was answered."""
         replies, self._replies = self._replies, None
@@ -238,7 +244,9 @@ class Request(Generic[_T]):
                 replies = _open_replies(self._handle, replies.allow_pickle) or replies
         return replies
 
-    def _tell(self, replies: Sender, error: tuple[str, str], timeout: float | None) -> bool:
+    def _tell(
+        self, replies: Sender, error: tuple[str, str], timeout: float | None, succeeded: bool | None = False
+    ) -> bool:
         """Sends the failure, and returns True if the client got it. If not, keeps it for the next call of `fail`.
 
         Raises no Exception, because that would end the server.
@@ -247,7 +255,9 @@ class Request(Generic[_T]):
         try:
             for parts in (error, (_shortened(error[0]), _shortened(error[1]))):
                 with contextlib.suppress(Exception):
-                    told = _is_there(replies) and _send(replies, (Header(self._number, False), parts), timeout, False)
+                    told = _is_there(replies) and _send(
+                        replies, (Header(self._number, succeeded), parts), timeout, False
+                    )
                     break
         finally:
             if told:
@@ -265,7 +275,7 @@ class Request(Generic[_T]):
     def __del__(self) -> None:
         if getattr(self, "_replies", None) is not None and self._pid == os.getpid():
             with contextlib.suppress(Exception):
-                self.fail("the server dropped the request without an answer", timeout=0)
+                self._drop("the server dropped the request without an answer")
 
 
 _unanswered: weakref.WeakSet[Request[Any]] = weakref.WeakSet()
@@ -275,7 +285,7 @@ def _fail_unanswered() -> None:
     for request in list(_unanswered):
         if request._pid == os.getpid():
             with contextlib.suppress(Exception):
-                request.fail("the server exited without an answer", timeout=0)
+                request._drop("the server exited without an answer")
 
 
 lifetime.before_leaving(_fail_unanswered)
@@ -317,10 +327,13 @@ class Service(Generic[_T]):
         arena: Arena for the requests. None makes an arena for a named service, and takes the process's arena otherwise.
         allow_pickle: See `create_pair`; it applies to requests and replies.
         exist_ok: If True (default), joins a service that has the name already, as a restarted server does.
+        keep_open: Servers always wait for new clients. With "both", clients wait for the next server, too: a request
+            that no server has begun waits until its timeout, whether the last server was killed or exited.
 
     Raises:
         FileExistsError: The name is in use and `exist_ok` is False.
-        ValueError: The service of that name was made with other arguments; the error lists the differences.
+        ValueError: The service of that name was made with other arguments (the error lists the differences), or
+            `keep_open` is False.
 
     Example::
 
@@ -337,23 +350,24 @@ class Service(Generic[_T]):
         arena: Arena | None = None,
         allow_pickle: bool | None = None,
         exist_ok: bool = True,
+        keep_open: KeepOpen = True,
     ) -> None:
-        self._sender, self._receiver = create_pair(
-            capacity,
-            max_bytes=max_bytes,
-            name=name,
-            arena=arena,
-            allow_pickle=allow_pickle,
-            keep_open=True,
-            exist_ok=bool(exist_ok) and name is not None,
-        )
+        if not checked_keep_open(keep_open):
+            raise ValueError('keep_open is False; it must be True or "both": servers always wait for new clients')
+        terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", keep_open, False)
+        terms = terms._replace(takes_requests=True)
+        joins = bool(exist_ok) and name is not None
+        self._sender, self._receiver = make_pair(core_of(arena), terms, name, allow_pickle, joins)
         self._clients: dict[bytes, Sender | None] = {}  # by handle; None: the client is gone
         self._few = _FEW
         _services.add(self)
 
     @property
     def sender(self) -> Sender:
-        """The sending end. Pass it to processes that ask a service without a name, as the argument of `Client`."""
+        """The sending end. Pass it to processes that ask a service without a name, as the argument of `Client`.
+
+        Only clients can put into it: `put` raises ValueError.
+        """
         return self._sender
 
     def get(self, timeout: float | None = None) -> Request[_T]:

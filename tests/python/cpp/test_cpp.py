@@ -50,6 +50,18 @@ def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
         assert got["list"] == [1, 2.5, "three", b"four", (True, None)]
 
 
+@pytest.mark.guarantee("service-requests-only")
+@needs_programs
+def test_cpp_cannot_open_the_sender_of_a_service() -> None:
+    key = uuid.uuid4().hex
+    kept = shmtree.Service(f"service-{key}"), shmtree.create_pair(name=f"actions-{key}")
+    command = [pathlib.Path(PROGRAMS or "") / "simulator", f"actions-{key}", f"service-{key}"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert "takes requests of Python's shmtree.Client" in refused.stderr
+    del kept
+
+
 @pytest.mark.guarantee("allow-pickle")
 @needs_programs
 @pytest.mark.parametrize(("said", "allowed"), [([], False), (["no"], False), (["yes"], True)])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing as mp
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from services import end
 
 import shmtree
+from shmtree import Client, Service
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
@@ -89,6 +95,8 @@ def test_flush_in_progress_ends_with_the_next_server(name, start, way):
 def test_keep_open_refuses_other_words(name):
     with pytest.raises(ValueError, match="keep_open is 'all'; it must be False, True or 'both'"):
         shmtree.create_pair(keep_open="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="keep_open is False"):
+        Service(keep_open=False)
     kept = shmtree.create_pair(name=name, keep_open=True)
     with pytest.raises(ValueError, match="keep_open true, not both"):
         shmtree.create_pair(name=name, keep_open="both", exist_ok=True)
@@ -153,3 +161,106 @@ def test_wait_for_subscribers_returns_when_they_are_there(start):
     frames.wait_for_subscribers(2, timeout=60)
     frames.put("to both")
     assert [ours.recv() for _ in range(2)] == ["to both"] * 2
+
+
+# --- services --------------------------------------------------------------------------------------------------------
+
+
+def answer(name: str, pipe: Any, count: int, keep_open: Any = "both") -> None:
+    """Answers `count` requests, and exits or is killed while it has another one."""
+    service: Service[int] = Service(name, keep_open=keep_open)
+    for _ in range(count):
+        request = service.get()
+        request.reply(request.value + 1)
+    held = service.get()
+    pipe.send(held.value)
+    pipe.recv()
+
+
+def answer_all(name: str, keep_open: Any = "both") -> None:
+    for request in Service(name, keep_open=keep_open):
+        request.reply(request.value + 1)
+
+
+@pytest.mark.guarantee("service-waits")
+@pytest.mark.parametrize("way", WAYS)
+def test_only_requests_of_the_dead_server_fail(name, start, way):
+    ours, theirs = mp.Pipe()
+    first = start(answer, name, theirs, 1)
+    with Client(name, timeout=60) as client:
+        asked = [client.submit(number) for number in range(4)]
+        assert ours.recv() == 1
+        stop(first, ours, way)
+        expected = shmtree.PeerDied if way == "kill" else shmtree.RemoteError
+        assert isinstance(asked[1].exception(timeout=60), expected)
+        with pytest.raises(TimeoutError):
+            client.call(0, timeout=0.5)
+        assert not asked[2].done()
+
+        start(answer_all, name)
+        assert [asked[number].result(timeout=60) for number in (0, 2, 3)] == [1, 3, 4]
+        assert client.call(4, timeout=60) == 5
+
+
+@pytest.mark.guarantee("service-waits")
+@pytest.mark.parametrize("keep_open", [True, "both"])
+@pytest.mark.parametrize("way", WAYS)
+def test_call_with_retry_is_sent_to_the_next_server(name, start, way, keep_open):
+    ours, theirs = mp.Pipe()
+    first = start(answer, name, theirs, 0, keep_open)
+    with Client(name, timeout=60) as client:
+        results: queue.Queue[Any] = queue.Queue()
+        calling = threading.Thread(target=lambda: results.put(client.call(1, timeout=60, retry=60)))
+        calling.start()
+        assert ours.recv() == 1
+        stop(first, ours, way)
+        second = start(answer, name, theirs, 0, keep_open)
+        assert ours.recv() == 1
+        stop(second, ours, way)
+        start(answer_all, name, keep_open)
+        assert results.get(timeout=60) == 2
+        calling.join()
+
+
+@pytest.mark.guarantee("service-waits")
+def test_async_call_with_retry_is_sent_to_the_next_server(name, start):
+    ours, theirs = mp.Pipe()
+    first = start(answer, name, theirs, 0)
+
+    async def ask() -> tuple[int, int]:
+        with Client(name, timeout=60) as client:
+            asked = asyncio.ensure_future(client.call_async(1, timeout=60, retry=None))
+            assert await asyncio.to_thread(ours.recv) == 1
+            end(first)
+            start(answer_all, name)
+            return await asked, await client.call_async(2, timeout=60)
+
+    assert asyncio.run(ask()) == (2, 3)
+
+
+def test_call_with_retry_raises_peer_died_after_that_time(name, start):
+    server = start(answer_all, name, True)
+    with Client(name, timeout=60) as client:
+        assert client.call(1, timeout=60) == 2
+        end(server)
+        with pytest.raises(shmtree.PeerDied):
+            client.call(2, timeout=60, retry=1)
+
+
+def test_retry_does_not_repeat_a_failed_request(name, start):
+    start(fail_all, name)
+    with Client(name, timeout=60) as client, pytest.raises(shmtree.RemoteError, match="request 1"):
+        client.call(1, timeout=60, retry=60)
+
+
+def fail_all(name: str) -> None:
+    for number, request in enumerate(Service(name), 1):
+        request.fail(f"request {number}")
+
+
+@pytest.mark.guarantee("keep-open-both", "service-waits")
+def test_points_of_clients_are_stored_once_despite_restarts():
+    program = Path(__file__).parents[2] / "chaos_restarts.py"
+    command = [sys.executable, program, "--restarts", "6"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

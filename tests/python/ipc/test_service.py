@@ -38,6 +38,53 @@ def test_unnamed_service_is_served_by_a_child_that_gets_it(start, method):
     service.close()
 
 
+@pytest.mark.parametrize("method", START_METHODS)
+def test_client_of_a_service_that_is_not_closed_sees_an_exit(start, method):
+    service: Service[int] = Service()
+    server = start(answer_one, service, method=method)
+    with Client(service) as client:
+        assert client.call(21, timeout=60) == 22
+        server.join(60)
+        with pytest.raises(shmtree.PeerDied, match="no server process is left"):
+            client.call(21, timeout=60)
+
+
+def answer_one(service: Service[int]) -> None:
+    request = service.get(timeout=60)
+    request.reply(request.value + 1)
+
+
+def test_client_has_a_sender_of_its_own(start):
+    service: Service[int] = Service()
+    start(double_all, service)
+    client = Client(service.sender)
+    service.close()
+    assert client.call(21, timeout=60) == 42
+    client.close()
+
+
+@pytest.mark.guarantee("service-requests-only")
+def test_put_into_a_service_raises(runtime_directory, name):
+    service: Service[int] = Service(name)
+    for sender in (service.sender, shmtree.open_sender(name)):
+        for put, message in ((sender.put, 1), (sender.put_nowait, 1), (sender.put_many, [1])):
+            with pytest.raises(ValueError, match="send them with shmtree.Client"):
+                put(message)
+        with pytest.raises(ValueError, match="send them with shmtree.Client"):
+            asyncio.run(sender.put_async(1))
+    assert service.stats()["put"] == 0
+    with pytest.raises(ValueError, match="it belongs to a Service"):
+        shmtree.create_pair(1024, name=name, keep_open=True, exist_ok=True)
+
+
+@pytest.mark.guarantee("service-requests-only")
+def test_client_refuses_a_channel_that_is_not_of_a_service(runtime_directory, name):
+    kept = shmtree.create_pair(name=name)
+    with pytest.raises(ValueError, match="not the channel of a Service"):
+        Client(name)
+    del kept
+
+
 def test_client_can_be_passed_to_a_process(served, client, start):
     told, ours = mp.Pipe()
     start(ask, client, told, method="spawn")
@@ -187,7 +234,7 @@ def test_call_raises_after_timeout_and_drops_its_reply(start, runtime_directory,
             client.call(1, timeout=0.2)
         with pytest.raises(TimeoutError, match=r"0\.2 s"):
             asyncio.run(client.call_async(1, timeout=0.2))
-        assert client._line is not None and client._line._pending == {}
+        assert client._lines[False]._pending == {}
 
 
 def test_expired_request_is_not_served(arena):
@@ -255,7 +302,7 @@ def test_call_in_a_failure_callback_is_answered(start, runtime_directory, name):
     with Client(name, timeout=30) as client:
         client.submit(2).add_done_callback(ask_anew)
         # wait until the server has the request: otherwise another server would get it
-        while not client._line._replies.stats()["senders"]:
+        while not client._lines[False]._replies.stats()["senders"]:
             time.sleep(0.01)
         end(process)
         start(serve_name, name)
@@ -374,6 +421,7 @@ def test_request_fails_after_eight_memory_errors(arena, failed):
 )
 def test_malformed_request_is_skipped(arena, message):
     service: Service[int] = Service(arena=arena)
+    service.sender._send_requests()
     service.sender.put(message)
     with Client(service.sender) as client:
         future = client.submit(7)

@@ -83,7 +83,7 @@ def test_server_killed_before_its_first_get_fails_requests(start, runtime_direct
 
 @pytest.mark.guarantee("service-dead-server")
 def test_name_whose_creator_died_before_serving_fails_requests(runtime_directory, name):
-    terms = Terms(0, 0, "raise", keep_open=True)
+    terms = Terms(0, 0, "raise", keep_open=True, takes_requests=True)
     _channel, _allow, known = new_channel(None, terms, None, name)
     with Client(name) as client:
         assert isinstance(client.submit(1).exception(timeout=30), shmtree.PeerDied)
@@ -152,7 +152,7 @@ def test_surviving_server_keeps_replying_after_a_kill(start, runtime_directory, 
     with Client(name, timeout=30) as client:
         while client._requests.stats()["receivers"] < 2:
             time.sleep(0.01)
-        while {client.call(1, timeout=60)} and client._line._replies.stats()["senders"] < 2:
+        while {client.call(1, timeout=60)} and client._lines[False]._replies.stats()["senders"] < 2:
             pass
         end(servers[0])
         answers = []
