@@ -87,19 +87,20 @@ enum class OnFull { kBlock, kDropOldest };
 /// Ends at which processes wait for new peers once none is left, whether the last one was killed or exited.
 class KeepOpen {
  public:
+  /// The ends.
   enum Value : std::uint8_t {
     kNo,         ///< The stream ends without senders, and senders get an error without receivers.
     kReceivers,  ///< Receivers wait for new senders.
     /// Senders wait for new receivers, too: put(), flush() and other calls that wait do so until their timeout.
     kBoth,
   };
-  constexpr KeepOpen(Value value) noexcept : value_(value) {}  // NOLINT(google-explicit-constructor)
+  /// Takes an enumerator.
+  constexpr KeepOpen(Value value) noexcept : value_(value) {}
   /// True is kReceivers.
   template <std::same_as<bool> Flag>
-  constexpr KeepOpen(Flag flag) noexcept  // NOLINT(google-explicit-constructor)
-      : value_(flag ? kReceivers : kNo) {}
+  constexpr KeepOpen(Flag flag) noexcept : value_(flag ? kReceivers : kNo) {}
   /// Returns the enumerator.
-  constexpr operator Value() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
+  constexpr operator Value() const noexcept { return value_; }
 
  private:
   Value value_;
