@@ -418,6 +418,8 @@ class SenderBase(_Sending, Generic[_T]):
     """Base of Sender."""
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
+    def _writable_fileno(self) -> int:
+        """Returns a descriptor that is always writable, and readable once no receiver is attached any more."""
     def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
         """Sends an object.
 
@@ -586,6 +588,8 @@ class ReceiverBase(_Receiving, Generic[_T]):
     """Base of Receiver."""
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
+    def _writable_fileno(self) -> int:
+        """Returns a descriptor like that of fileno(), which is also always writable."""
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
         """Receives the next object.
 

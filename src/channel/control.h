@@ -41,8 +41,9 @@ struct Control {
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
   bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }
-  // Return the participant that created a pipe, and true if `slot` is that participant.
+  // Return the participant that created a pipe, true for a pipe, and true if `slot` is that participant.
   Identity maker() const noexcept { return platform::load_once(shared.maker); }
+  bool is_pipe() const noexcept { return maker() != memory::kNoIdentity; }
   bool is_maker(std::uint32_t slot) const noexcept {
     const Identity identity = maker();
     return identity != memory::kNoIdentity && memory::slot_of(identity) == slot &&

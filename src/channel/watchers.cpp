@@ -121,18 +121,26 @@ Result<int> Watchers::wake_fd(End end, bool* opened) {
 }
 
 Result<int> Watchers::poll_fd(End end) {
+  return poll_fd_for(end, Ways::kRead);
+}
+
+Result<int> Watchers::writable_fd(End end) {
+  return poll_fd_for(end, Ways::kReadAndWrite);
+}
+
+Result<int> Watchers::poll_fd_for(End end, Ways ways) {
   // A process that has exited already makes no descriptor readable. Detect it before the descriptor is refreshed, since
   // a detected death sends bytes.
   memory::poll_for_deaths(control_.arena, wait_policy::kShortPollIntervalNs);
   bool opened = false;
   auto fd = wake_fd(end, &opened);
   if (!fd || (control_.is_queue() && ends_.has_member(other(end), control_.arena.current_identity()))) return fd;
-  auto watch = watch_fd(end);
+  auto watch = watch_fd(end, ways);
   if (!watch && opened) close_wake_fd(end);
   return watch;
 }
 
-Result<int> Watchers::watch_fd(End end) {
+Result<int> Watchers::watch_fd(End end, Ways ways) {
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
   if (mine.watch.valid() && !mine.watch.is_ours()) mine.watch = {};
@@ -144,7 +152,10 @@ Result<int> Watchers::watch_fd(End end) {
   }
   if (mine.misses_peers) mine.peers.clear();
   Status watched = watch_peers(end);
-  if (watched) return mine.watch.fd();
+  if (watched) {
+    auto both = ways == Ways::kReadAndWrite ? mine.watch.writable_fd() : Result<int>(mine.watch.fd());
+    return both ? *both : mine.watch.fd();
+  }
   mine.watch = {};
   return std::move(watched).error();
 }
@@ -267,6 +278,7 @@ void Watchers::refresh_active_fd(End end) noexcept {
   watch_peers_quietly(end);
   if (!is_readable(end)) {
     mine.pipe.drain();
+    mine.watch.rearm();
     fence_seq_cst();  // a change after the drain sends its own byte
   }
   if (is_readable(end)) mine.pipe.wake();

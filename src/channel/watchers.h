@@ -7,9 +7,10 @@
 //
 // Invariants:
 //   - A call that was woken, and does not use what it was woken for, wakes another waiter.
-//   - The process's descriptor of an end is readable exactly while the end is usable, or must report its end. Messages
-//     that threads of the process are about to receive do not count (claim.h). A descriptor for poll loops is also
-//     readable after a death that this end must report, until this process has checked for deaths.
+//   - The process's descriptor of an end is readable exactly while the end is usable, or must report its end; that of a
+//     pipe's sending end, only while it must report its end. Messages that threads of the process are about to receive
+//     do not count (claim.h). A descriptor for poll loops is also readable after a death that this end must report,
+//     until this process has checked for deaths.
 //   - Puts, receipts and acks are announced after unlocking. An announcement costs nothing if no process asked for it.
 //
 // Thread safety: any thread.
@@ -47,10 +48,7 @@ class Watchers {
            !shared.watchers[End::kReceiving].is_empty();
   }
   // True if put() would put a small message, or fail for good, at once.
-  bool can_put() const noexcept {
-    return tail_.has_space() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||
-           ends_.has_deaths_to_report(End::kReceiving);
-  }
+  bool can_put() const noexcept { return tail_.has_space() || control_.drops_oldest() || is_put_over(); }
 
   // Wakes every waiter at both ends, in every process, so that it checks again.
   void wake_all() noexcept;
@@ -77,7 +75,8 @@ class Watchers {
   void announce_received() noexcept {
     ChannelHeader& shared = control_.shared;
     platform::fence_seq_cst();  // the receipt is visible before the flags are read
-    send_wakes(control_, End::kSending);
+    if (platform::load_relaxed(shared.watched[End::kSending]) != 0 && !control_.is_pipe()) [[unlikely]]
+      send_bytes(control_, End::kSending);  // a pipe has no limit, so none of its senders waits for a receipt
     refresh_fd(End::kReceiving);
     if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
       memory::notify_all(shared.freed_bytes);
@@ -91,7 +90,7 @@ class Watchers {
   // to the channel or the stream has ended.
   void announce_settled(RecordState became) noexcept;
 
-  // Returns a descriptor that is readable while ready() or, for the sending end, can_put() is true; on return it is up
+  // Returns a descriptor that is readable while ready() or, for a sending end, can_put() is true; on return it is up
   // to date. The channel owns it; there is one per process and end. It is closed when the process leaves that end, and
   // replaced if the program has closed it. Sets `opened` to true if there was none before. kUnavailable as of
   // WakeTable::set().
@@ -102,6 +101,10 @@ class Watchers {
   // detected. It does not cover processes of other PID namespaces. Fails if processes cannot be watched, as in
   // ProcessWatch; a descriptor that this call opened is then closed.
   Result<int> poll_fd(End end);
+  // Returns such a descriptor for the owner of a pipe's end that also sends: it is always writable, too. That of a
+  // sending end is readable only once the other side is gone. If the system has no such descriptor (EventRelay),
+  // returns poll_fd(), which is never writable.
+  Result<int> writable_fd(End end);
   // Requests one wake text at `hub`, sent when a call at the end would not block or must report the end of the stream.
   // Returns true if that is the case already.
   Result<bool> await(End end, const WakeHub& hub);
@@ -126,6 +129,10 @@ class Watchers {
   }
 
  private:
+  // True if put() would fail for good.
+  bool is_put_over() const noexcept {
+    return control_.is_shut_down() || ends_.is_over(End::kReceiving) || ends_.has_deaths_to_report(End::kReceiving);
+  }
   struct Descriptor {
     platform::WakePipe pipe;
     platform::ProcessWatch watch;  // watches `pipe` and the processes at the other end; none until poll_fd()
@@ -137,6 +144,7 @@ class Watchers {
   bool is_usable(End end) const noexcept { return end == End::kReceiving ? ready() : can_put(); }
   // True if the descriptor must be readable.
   bool is_readable(End end) const noexcept {
+    if (end == End::kSending && control_.is_pipe()) return is_put_over();
     const bool is_claimed =
         end == End::kReceiving && can_receive() && size() <= claims_.load(std::memory_order_acquire);
     return !is_claimed && is_usable(end);
@@ -144,7 +152,9 @@ class Watchers {
   void refresh_active_fd(End end) noexcept;
   void announce_rest() noexcept;
   void announce_end() noexcept;
-  Result<int> watch_fd(End end);
+  enum class Ways { kRead, kReadAndWrite };
+  Result<int> watch_fd(End end, Ways ways);
+  Result<int> poll_fd_for(End end, Ways ways);
   Status watch_peers(End end);
   void watch_peers_quietly(End end) noexcept;
   Status begin_watching(End end);

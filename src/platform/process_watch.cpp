@@ -14,10 +14,14 @@
 namespace shmtree::platform {
 namespace {
 
-bool set_readable(int epoll, int operation, int fd) noexcept {
+bool set_events(int epoll, int operation, int fd, std::uint32_t events) noexcept {
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = events;
   return epoll_ctl(epoll, operation, fd, &event) == 0;
+}
+
+bool set_readable(int epoll, int operation, int fd) noexcept {
+  return set_events(epoll, operation, fd, EPOLLIN);
 }
 
 // An exec closes such descriptors by default.
@@ -62,6 +66,7 @@ ProcessWatch& ProcessWatch::operator=(ProcessWatch&& other) noexcept {
     reset();
     pipe_ = std::exchange(other.pipe_, nullptr);
     epoll_ = std::move(other.epoll_);
+    relay_ = std::move(other.relay_);
     processes_ = std::move(other.processes_);
   }
   return *this;
@@ -74,8 +79,27 @@ bool ProcessWatch::is_in_set(int fd) const noexcept {
   return is;
 }
 
+bool ProcessWatch::is_relay_ours() const noexcept {
+  if (relay_ == nullptr) return true;
+  const int saved = errno;
+  const bool is = set_events(epoll_.number(), EPOLL_CTL_MOD, relay_->fd(), 0);
+  errno = saved;
+  return is;
+}
+
 bool ProcessWatch::is_ours() const noexcept {
-  return epoll_.is_ours() && pipe_->is_ours() && is_in_set(pipe_->number());
+  return epoll_.is_ours() && pipe_->is_ours() && is_in_set(pipe_->number()) && is_relay_ours();
+}
+
+Result<int> ProcessWatch::writable_fd() {
+  if (relay_ == nullptr) {
+    auto made = EventRelay::from(epoll_.number());
+    if (!made) return std::move(made).error();
+    if (!set_events(epoll_.number(), EPOLL_CTL_ADD, (*made)->fd(), 0))
+      return os_error("epoll_ctl of an eventfd", errno);
+    relay_ = std::move(*made);
+  }
+  return relay_->fd();
 }
 
 // Removes the descriptor from the set, since a copy in a forked child would keep it there.
@@ -94,6 +118,9 @@ void ProcessWatch::reset() noexcept {
     if (!ours || !is_in_set(process.fd.number())) process.fd.abandon();
   }
   processes_.clear();
+  // Without its epoll, the number of the eventfd cannot be checked either.
+  if (relay_ != nullptr && (!ours || !is_relay_ours())) relay_->abandon();
+  relay_.reset();
   if (!ours) epoll_.abandon();
   epoll_.reset();
   errno = saved;

@@ -246,12 +246,20 @@ void let_receive(Endpoint* self, Channel& channel) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kGetterFirstNs << again, kMaxGetterFirstNs)));
 }
 
-PyObject* fileno(PyObject* self, PyObject*) {
-  return with_open(self, End::kReceiving, [self](Channel& channel) {
+PyObject* descriptor(PyObject* self, Result<int> (channel::Watchers::*get)(End)) {
+  return with_open(self, End::kReceiving, [&](Channel& channel) {
     let_receive(as_endpoint(self), channel);
-    auto fd = channel.watchers().poll_fd(End::kReceiving);
+    auto fd = (channel.watchers().*get)(End::kReceiving);
     return fd ? PyLong_FromLong(*fd) : raise(fd.error());
   });
+}
+
+PyObject* fileno(PyObject* self, PyObject*) {
+  return descriptor(self, &channel::Watchers::poll_fd);
+}
+
+PyObject* writable_fileno(PyObject* self, PyObject*) {
+  return descriptor(self, &channel::Watchers::writable_fd);
 }
 
 PyObject* open_to_wait(PyObject* self, PyObject*) {
@@ -305,6 +313,8 @@ const PyMethodDef kGettingMethods[] = {
 
 const PyMethodDef kReceiverMethods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
+    {"_writable_fileno", as_method<writable_fileno>(), METH_NOARGS,
+     "Returns a descriptor like that of fileno(), which is also always writable."},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
 
      "Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."},

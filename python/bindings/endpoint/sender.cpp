@@ -224,6 +224,13 @@ PyObject* fileno_to_put(PyObject* self, PyObject*) {
   return wake_descriptor(self, End::kSending);
 }
 
+PyObject* writable_fileno_to_put(PyObject* self, PyObject*) {
+  return with_open(self, End::kSending, [](Channel& channel) {
+    auto fd = channel.watchers().writable_fd(End::kSending);
+    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
+  });
+}
+
 PyObject* check_receivers(PyObject* self, PyObject*) {
   return with_open(self, End::kSending, [](Channel& channel) -> PyObject* {
     notice_deaths(*channel.arena(), kLongPollIntervalNs);
@@ -362,6 +369,8 @@ const PyMethodDef kSenderMethods[] = {
     {"_check_receivers", as_method<check_receivers>(), METH_NOARGS,
 
      "Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."},
+    {"_writable_fileno", as_method<writable_fileno_to_put>(), METH_NOARGS,
+     "Returns a descriptor that is always writable, and readable once no receiver is attached any more."},
     {"has_space", as_method<has_space>(), METH_NOARGS, kHasSpaceDoc},
     {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAllAckDoc},
     {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAckDoc},

@@ -39,8 +39,6 @@ class Connection:
     of them ever used it.
     """
 
-    __slots__ = ("__weakref__", "_receiver", "_sender")
-
     _receiver: Receiver | None
     _sender: Sender | None
 
@@ -181,20 +179,21 @@ class Connection:
         return len(view)
 
     def fileno(self) -> int:
-        """Returns a descriptor for `wait` and poll loops: readable while there is a message or the end of the stream.
+        """Returns a descriptor for `wait` and poll loops, ready when that of a standard connection is.
 
-        For a connection that only sends, it is readable while there is space. The descriptor belongs to the connection;
-        do not read or write it.
+        It is readable while there is a message or the end of the stream, and of a connection that only sends, once the
+        other side is gone. For a connection that sends, it is always ready for writing, because `send` waits only for
+        memory. The descriptor belongs to the connection; do not read or write it.
 
         Raises:
             shmtree.Error: This process already watches 4,096 ends of channels of the arena.
         """
-        return self._writing()._fileno_to_put() if self._receiver is None else self._reading().fileno()
+        if self._receiver is None:
+            return self._writing()._writable_fileno()
+        return self._receiver.fileno() if self._sender is None else self._receiver._writable_fileno()
 
     def _open_to_wait(self) -> tuple[int, bool]:
-        if self._receiver is None:
-            return self._writing()._fileno_to_put(), False
-        return self._receiver._open_to_wait()
+        return (self.fileno(), False) if self._receiver is None else self._receiver._open_to_wait()
 
     def _close_after_wait(self) -> None:
         if self._receiver is not None:

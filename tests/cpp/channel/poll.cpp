@@ -102,6 +102,75 @@ TEST_CASE("poll_fd is readable for messages in a parent and its child") {
   REQUIRE(child.succeeded());
 }
 
+namespace {
+
+bool writable(int fd) {
+  pollfd entry{fd, POLLOUT, 0};
+  return poll(&entry, 1, 0) == 1 && entry.revents == POLLOUT;
+}
+
+}  // namespace
+
+TEST_CASE("writable_fd is readable only while a message waits") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->watchers().writable_fd(End::kReceiving).value();
+  for (int round = 0; round < 3; ++round) {
+    REQUIRE_FALSE(readable(fd));
+    REQUIRE(writable(fd));
+    put(*channel, 1).value();
+    put(*channel, 2).value();
+    REQUIRE(readable(fd));
+    REQUIRE(writable(fd));
+    REQUIRE(get(*channel).value() == 1);
+    REQUIRE(readable(fd));
+    REQUIRE(get(*channel).value() == 2);
+  }
+  REQUIRE(channel->watchers().writable_fd(End::kReceiving).value() == fd);
+  channel->membership().leave(End::kSending);
+  REQUIRE(readable(fd));
+}
+
+// guarantee: fileno-at-last-death
+TEST_CASE("The death of the last sender makes writable_fd readable") {
+  auto channel = receiving_channel();
+  Peer sender(*channel);
+  const int fd = channel->watchers().writable_fd(End::kReceiving).value();
+  REQUIRE_FALSE(readable(fd));
+  sender.child.kill_and_wait();
+  REQUIRE(readable(fd, 60'000));
+  REQUIRE(writable(fd));
+}
+
+TEST_CASE("writable_fd of a sender is readable when no receiver is left") {
+  ChannelOptions options = with_capacity(0);
+  options.is_pipe = true;
+  auto channel = new_channel(new_arena(), options);
+  const int fd = channel->watchers().writable_fd(End::kSending).value();
+  for (std::uint64_t i = 0; i < 20; ++i) put(*channel, i).value();
+  for (std::uint64_t i = 0; i < 20; ++i) get(*channel).value();
+  REQUIRE_FALSE(readable(fd));
+  REQUIRE(writable(fd));
+  channel->membership().leave(End::kReceiving);
+  REQUIRE(readable(fd));
+  REQUIRE(writable(fd));
+}
+
+TEST_CASE("A forked child's writable_fd leaves that of its parent alone") {
+  auto channel = new_channel(new_arena());
+  const int fd = channel->watchers().writable_fd(End::kReceiving).value();
+  Child child([&] {
+    const int mine = channel->watchers().writable_fd(End::kReceiving).value();
+    if (readable(mine)) return false;
+    put(*channel, 1).value();
+    return readable(mine, 60'000) && get(*channel).value() == 1 && !readable(mine);
+  });
+  REQUIRE(child.succeeded());
+  REQUIRE(channel->watchers().writable_fd(End::kReceiving).value() == fd);
+  REQUIRE_FALSE(readable(fd));
+  put(*channel, 2).value();
+  REQUIRE(readable(fd));
+}
+
 TEST_CASE("Leaving an end closes its poll descriptor") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 NUMBERS = {
-    "x86_64": {"pidfd_open": 434, "socket": 41, "sendto": 44, "sendmsg": 46},
-    "aarch64": {"pidfd_open": 434, "socket": 198, "sendto": 206, "sendmsg": 211},
+    "x86_64": {"pidfd_open": 434, "socket": 41, "sendto": 44, "sendmsg": 46, "io_setup": 206, "io_submit": 209},
+    "aarch64": {"pidfd_open": 434, "socket": 198, "sendto": 206, "sendmsg": 211, "io_setup": 0, "io_submit": 2},
 }.get(platform.machine())
 
 pytestmark = pytest.mark.skipif(NUMBERS is None, reason="the numbers of the system calls are not known here")
@@ -116,5 +116,24 @@ assert receiver.get(timeout=60) == 1
 os.write(teller, b"1")
 assert select.select([descriptor], [], [], 60)[0]
 os.waitpid(child, 0)
+""",
+    )
+
+
+@pytest.mark.parametrize("call", ["io_setup", "io_submit"])
+def test_without_aio_a_connection_signals_messages_but_not_space(call: str) -> None:
+    run(
+        [call],
+        errno.EPERM,
+        """
+here, there = shm_mp.Pipe()
+for _ in range(2):
+    assert select.select([here], [here], [], 0) == ([], [], [])
+    there.send(1)
+    assert select.select([here], [], [], 60)[0] == [here]
+    assert here.recv() == 1
+before = len(os.listdir("/proc/self/fd"))
+here.fileno()
+assert len(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
 """,
     )

@@ -337,11 +337,6 @@ def test_the_standard_wait_sees_a_killed_peer(pipe, peer):
         here.recv()
 
 
-def test_standard_wait_accepts_a_sending_end():
-    _reader, writer = mp.Pipe(duplex=False)
-    assert connection.wait([writer], 0) == [writer]
-
-
 def test_connection_can_be_sent_to_a_running_process(pipe, peer):
     here, there = pipe
     carrier, carried = mp.Pipe()
