@@ -26,7 +26,7 @@ import pkgutil
 import sys
 import typing
 
-from . import _logging, _send_handle
+from . import _send_handle
 from . import queues as queues
 from ._contexts import default_context as _default_context
 
@@ -61,4 +61,6 @@ globals().update({name: getattr(_default_context, name) for name in __all__})
 
 _send_handle.install()
 if sys.version_info >= (3, 12):
+    from . import _logging
+
     _logging.install()
