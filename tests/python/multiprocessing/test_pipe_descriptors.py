@@ -35,6 +35,7 @@ def events(conn: Any, timeout_s: float = 0) -> int:
     return sum(mask for _, mask in poll.poll(1000 * timeout_s))
 
 
+@pytest.mark.guarantee("pipe-descriptors")
 def test_select_reports_a_connection_that_can_send(ends):
     conn, _there = ends
     assert select.select([conn], [conn], [], 0) == ([], [conn], [])
@@ -72,6 +73,7 @@ def test_receiving_connection_is_not_writable():
     assert events(reader) == select.POLLIN
 
 
+@pytest.mark.guarantee("pipe-descriptors")
 def test_duplex_connection_is_readable_only_while_a_message_waits():
     here, there = mp.Pipe()
     for _ in range(3):
@@ -84,6 +86,7 @@ def test_duplex_connection_is_readable_only_while_a_message_waits():
         assert here.recv() == 2
 
 
+@pytest.mark.guarantee("pipe-descriptors")
 def test_sending_does_not_make_a_connection_readable(ends):
     conn, there = ends
     assert events(conn) == select.POLLOUT
@@ -123,6 +126,7 @@ def test_messages_of_another_process_make_a_duplex_connection_readable():
     join(pid)
 
 
+@pytest.mark.guarantee("pipe-descriptors")
 def test_close_of_the_other_side_makes_a_connection_ready_for_both(ends):
     conn, there = ends
     assert events(conn) == select.POLLOUT
@@ -143,6 +147,7 @@ def send_until_refused(conn: Any) -> None:
         conn.send(1)
 
 
+@pytest.mark.guarantee("pipe-descriptors")
 def test_death_of_the_other_side_makes_a_connection_ready_for_both(ends):
     conn, there = ends
     process = multiprocessing.get_context("fork").Process(target=stay, args=(there,))

@@ -367,6 +367,7 @@ def large(kind: str, item: Any) -> Any:
     return {"list": list, "tuple": tuple, "dict": lambda each: dict(enumerate(each))}[kind](items)
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 @pytest.mark.parametrize("kind", ["list", "tuple", "dict"])
 def test_large_data_does_not_attach_a_process_to_ends(arena, started, kind):
     _, receiver = arena.create_pair()
@@ -375,6 +376,7 @@ def test_large_data_does_not_attach_a_process_to_ends(arena, started, kind):
     assert senders(receiver) == 1
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 @pytest.mark.parametrize("kind", ["list", "tuple", "dict"])
 def test_search_finds_an_end_among_thousands_of_like_items(arena, started, kind):
     given, receiver = arena.create_pair()
