@@ -110,6 +110,35 @@ bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOpt
   return true;
 }
 
+#if PY_VERSION_HEX >= 0x030c0000
+std::atomic<std::uint64_t> changes{1};  // of both tables
+
+int note_change(PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {
+  changes.fetch_add(1, std::memory_order_relaxed);
+  return 0;
+}
+
+// Returns false with a Python error set.
+bool watch_reducers() {
+  const int watcher = PyDict_AddWatcher(&note_change);
+  return watcher >= 0 && PyDict_Watch(watcher, standard_reducers) == 0 && PyDict_Watch(watcher, channel_reducers) == 0;
+}
+
+std::uint64_t version_of_reducers() noexcept {
+  return changes.load(std::memory_order_relaxed);
+}
+#else
+bool watch_reducers() {
+  return true;
+}
+
+// CPython gives a dict a new number, which no other dict has had, with each change.
+std::uint64_t version_of_reducers() noexcept {
+  return reinterpret_cast<PyDictObject*>(standard_reducers)->ma_version_tag +
+         reinterpret_cast<PyDictObject*>(channel_reducers)->ma_version_tag;
+}
+#endif
+
 }  // namespace
 
 bool init_pickle() {
@@ -124,22 +153,10 @@ bool init_pickle() {
   bytes_io_type = PyObject_GetAttrString(io.get(), "BytesIO");
   standard_reducers = PyObject_GetAttrString(copyreg.get(), "dispatch_table");
   channel_reducers = PyObject_GetAttrString(forking.get(), "_extra_reducers");
-  return pickler_type && loads_function && bytes_io_type && standard_reducers && channel_reducers;
+  return pickler_type && loads_function && bytes_io_type && standard_reducers && channel_reducers && watch_reducers();
 }
 
 namespace {
-
-// Changes with every change of the dict. Python 3.14 has no such number, so the size has to do.
-std::uint64_t version_of(PyObject* dict) noexcept {
-#if PY_VERSION_HEX < 0x030e0000
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  return __atomic_load_n(&reinterpret_cast<PyDictObject*>(dict)->ma_version_tag, __ATOMIC_RELAXED);
-#pragma GCC diagnostic pop
-#else
-  return static_cast<std::uint64_t>(PyDict_GET_SIZE(dict));
-#endif
-}
 
 // Returns the first part of the name of the object's module; empty if it has none.
 std::string package_of(PyObject* object) {
@@ -180,7 +197,7 @@ bool add_of_program(PyObject* table, PyObject* found) {
 
 // The reducers of the program at the last change of a table: those of copyreg, and those with multiprocessing's.
 struct ProgramReducers {
-  std::atomic<std::uint64_t> standard{0}, channel{0};  // versions of the tables
+  std::atomic<std::uint64_t> version{0};
   std::atomic<bool> any{false};
   Mutex mutex;
   Ref for_all, for_channel;  // under the mutex; never changed
@@ -192,7 +209,7 @@ ProgramReducers& known_reducers() noexcept {
 // Returns false with a Python error set.
 bool find_program_reducers() {
   ProgramReducers& known = known_reducers();
-  const std::uint64_t standard = version_of(standard_reducers), channel = version_of(channel_reducers);
+  const std::uint64_t version = version_of_reducers();
   Ref for_all(PyDict_New());
   if (!for_all || !add_of_program(standard_reducers, for_all.get())) return false;
   Ref for_channel(PyDict_Copy(for_all.get()));
@@ -202,8 +219,7 @@ bool find_program_reducers() {
   std::swap(known.for_all, for_all);  // the old ones are dropped after the mutex is released
   std::swap(known.for_channel, for_channel);
   known.any.store(any, std::memory_order_relaxed);
-  known.standard.store(standard, std::memory_order_relaxed);
-  known.channel.store(channel, std::memory_order_relaxed);
+  known.version.store(version, std::memory_order_relaxed);
   return true;
 }
 
@@ -211,8 +227,7 @@ bool find_program_reducers() {
 
 Ref program_reducers(const EncodeOptions& options) {
   ProgramReducers& known = known_reducers();
-  if (known.standard.load(std::memory_order_relaxed) != version_of(standard_reducers) ||
-      known.channel.load(std::memory_order_relaxed) != version_of(channel_reducers)) [[unlikely]] {
+  if (known.version.load(std::memory_order_relaxed) != version_of_reducers()) [[unlikely]] {
     if (!find_program_reducers()) return PyErr_Clear(), Ref();
   }
   if (!known.any.load(std::memory_order_relaxed)) [[likely]]

@@ -20,7 +20,7 @@ int has_reducer(PyTypeObject* type, bool for_channel);
 // Returns a dict of the reducers that the program has registered with copyreg or, for a channel, with multiprocessing.
 // It has only classes with a native kind, and those of register_class(). Reducers of the class's own package and of
 // torch are left out, since they do what the native kind does. Returns null, without an error, if there are none, as
-// nearly always. That costs two comparisons, because the tables are searched only after they have changed.
+// nearly always. That costs a comparison, because the tables are searched only after they have changed.
 Ref program_reducers(const EncodeOptions& options);
 
 // Returns the result of pickle.loads(data, buffers=buffers), or null with the Python error that it raised.
