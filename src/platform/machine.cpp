@@ -12,102 +12,21 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <memory>
-#include <string_view>
-#include <utility>
 
 #include "platform/atomics.h"
 #include "platform/clock.h"
 #include "platform/file.h"
+#include "platform/memory_limits.h"
 
 namespace shmtree::platform {
-namespace {
-
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-
-std::string read_file(const std::string& path) {
-  std::string text;
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
-  if (file == nullptr) return text;
-  char buffer[4096];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);
-  return text;
-}
-
-MemoryLeft available_to_all(const std::string& proc) {
-  const std::string text = read_file(proc + "/meminfo");
-  constexpr std::string_view kKey = "MemAvailable:";
-  const std::size_t at = text.find(kKey);
-  if (at == std::string::npos) return {kUnlimited, "the machine"};
-  std::size_t from = at + kKey.size();
-  while (from < text.size() && text[from] == ' ') ++from;
-  std::uint64_t kib = 0;
-  std::from_chars(text.data() + from, text.data() + text.size(), kib);
-  return {kib << 10, "the machine (MemAvailable)"};
-}
-
-// The files of a memory controller.
-struct Controller {
-  const char *version, *limit_file, *usage_file;
-};
-constexpr Controller kVersion1{"v1", "memory.limit_in_bytes", "memory.usage_in_bytes"};
-constexpr Controller kVersion2{"v2", "memory.max", "memory.current"};
-
-// Lowers `left` to what `group` and each of its ancestors have left. Page cache that the kernel can drop counts as
-// used, so the result is an underestimate.
-void look_at_groups(const std::string& root, std::string group, const Controller& files, MemoryLeft& left) {
-  for (;;) {
-    const std::string folder = root + group + "/";
-    const auto limit = read_number(folder + files.limit_file);
-    const auto usage = read_number(folder + files.usage_file);
-    const std::uint64_t bytes = limit && usage ? *limit - std::min(*limit, *usage) : kUnlimited;
-    if (bytes < left.bytes) {
-      left = {bytes, std::string("the memory limit of the control group (cgroup ") + files.version + ") " +
-                         (group.empty() ? "/" : group) + ", " + std::to_string(*limit) + " bytes,"};
-    }
-    const std::size_t slash = group.rfind('/');
-    if (group.empty() || slash == std::string::npos) return;
-    group.resize(slash);
-  }
-}
-
-}  // namespace
 
 std::optional<std::uint64_t> read_number(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_kernel_file(path);
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end == text.data()) return std::nullopt;  // absent, or "max"
   return value;
-}
-
-MemoryLeft memory_left(const std::string& proc, const std::string& cgroup) {
-  MemoryLeft left = available_to_all(proc);
-  const std::string groups = read_file(proc + "/self/cgroup");
-  for (std::size_t from = 0; from < groups.size();) {
-    const std::size_t end = std::min(groups.find('\n', from), groups.size());
-    const std::string_view line(groups.data() + from, end - from);
-    from = end + 1;
-    const std::size_t colon = line.find(':');
-    const std::size_t second = colon == line.npos ? line.npos : line.find(':', colon + 1);
-    if (second == line.npos) continue;
-    const std::string_view controllers = line.substr(colon + 1, second - colon - 1);
-    std::string group(line.substr(second + 1));
-    if (group == "/") group.clear();
-    if (controllers.empty()) {
-      look_at_groups(cgroup, std::move(group), kVersion2, left);
-    } else if (controllers.find("memory") != controllers.npos) {
-      look_at_groups(cgroup + "/memory", std::move(group), kVersion1, left);
-    }
-  }
-  return left;
-}
-
-MemoryLeft memory_left() {
-  return memory_left("/proc", "/sys/fs/cgroup");
 }
 
 std::optional<std::uint64_t> addresses_left() {

@@ -1,37 +1,17 @@
 // Free memory of the machine, read from fake /proc and /sys/fs/cgroup trees.
 #include "platform/machine.h"
 
-#include <stdlib.h>
 #include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "platform/clock.h"
 #include "support/catch2.h"
+#include "support/fake_machine.h"
 
 using namespace shmtree::platform;
 
 namespace {
 
-// A folder with fake /proc and cgroup trees.
-class Machine {
- public:
-  Machine() {
-    char name[] = "/tmp/shmtree-machine-XXXXXX";
-    root_ = mkdtemp(name);
-  }
-  ~Machine() { std::filesystem::remove_all(root_); }
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
-  MemoryLeft left() const { return memory_left((root_ / "proc").string(), (root_ / "cgroup").string()); }
-  std::uint64_t available() const { return left().bytes; }
-
- private:
-  std::filesystem::path root_;
-};
+using shmtree::test::Machine;
 
 constexpr const char* kMeminfo = "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    1000 kB\n";
 
@@ -76,6 +56,40 @@ TEST_CASE("Only the memory controller of cgroup v1 counts") {
   machine.write("cgroup/cpu/x/memory.max", "1\n");
   CHECK(machine.available() == 500'000);
   CHECK(machine.left().limit == "the memory limit of the control group (cgroup v1) /, 700000 bytes,");
+}
+
+// guarantee: control-group
+TEST_CASE("Page cache that was not used recently counts as free") {
+  Machine machine;
+  machine.write("proc/self/cgroup", "0::/\n");
+  machine.write("cgroup/memory.max", "100000000000\n");
+  machine.write("cgroup/memory.current", "90000000000\n");
+  const std::string dirty = "file_dirty 1000000000\nfile_writeback 2000000000\n";
+  machine.write("cgroup/memory.stat", "active_file 9000000000\ninactive_file 50000000000\n" + dirty);
+  const std::uint64_t cores = static_cast<std::uint64_t>(sysconf(_SC_NPROCESSORS_ONLN));
+  CHECK(machine.available() == 57'000'000'000 - cores * (256 << 10));
+}
+
+// guarantee: control-group
+TEST_CASE("memory.high is a limit below memory.max") {
+  Machine machine;
+  machine.write("proc/self/cgroup", "0::/a\n");
+  machine.write("cgroup/a/memory.max", "900000\n");
+  machine.write("cgroup/a/memory.high", "500000\n");
+  machine.write("cgroup/a/memory.current", "100000\n");
+  CHECK(machine.available() == 400'000);
+  CHECK(machine.left().limit == "memory.high of the control group (cgroup v2) /a, 500000 bytes,");
+}
+
+// guarantee: control-group
+TEST_CASE("Swap counts toward the limit of memory and swap") {
+  Machine machine;
+  machine.write("proc/self/cgroup", "3:memory:/\n");
+  machine.write("cgroup/memory/memory.limit_in_bytes", "700000\n");
+  machine.write("cgroup/memory/memory.usage_in_bytes", "200000\n");
+  machine.write("cgroup/memory/memory.memsw.limit_in_bytes", "700000\n");
+  machine.write("cgroup/memory/memory.memsw.usage_in_bytes", "600000\n");
+  CHECK(machine.available() == 100'000);
 }
 
 TEST_CASE("A machine without information has unlimited memory") {
