@@ -7,6 +7,7 @@
 #include "channel/deadlock.h"
 #include "memory/arena.h"
 #include "memory/event.h"
+#include "platform/memory_claim.h"
 
 namespace shmtree::channel {
 
@@ -156,7 +157,7 @@ Error Sending::still_full() const {
     text += "; a channel can queue no more bytes than its arena has left, " +
             to_string(parts_.control.arena.pool().free_bytes()) + " of a budget of " +
             to_string(parts_.control.arena.pool().max_bytes());
-    const std::string shortage = memory::machine_shortage(kRingStepBytes);
+    const std::string shortage = platform::memory_shortage(kRingStepBytes);
     if (!shortage.empty()) text += "; " + shortage;
   }
   return Error{Code::kFull, std::move(text)};

@@ -8,7 +8,7 @@
 #include "memory/event.h"
 #include "platform/clock.h"
 #include "platform/file.h"
-#include "platform/machine.h"
+#include "platform/memory_claim.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::memory {
@@ -18,61 +18,43 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kLarge = 1u << 20;  // larger commits check the machine's memory before the arena lock is taken
-constexpr std::uint64_t kMaxCredit = 4u << 20;
-constexpr std::uint64_t kLeftToPrograms = 4u << 20;  // programs need some memory to handle the error
-constexpr std::int64_t kCreditLifeNs = 100'000'000;
+constexpr std::uint64_t kStep = 16u << 20;  // of a large commit; programs may take memory meanwhile
 constexpr std::int64_t kNoGrowthNs = 1'000'000'000;
-constexpr std::uint64_t kSharers = 64;  // assumed number of processes that commit at the same time
-
-// Bytes that this process may commit before it checks the machine's memory again, and when that credit expires.
-std::atomic<std::uint64_t> g_credit{0};
-std::atomic<std::int64_t> g_credit_ends_ns{0};
 
 // Until this time, reuse resting blocks rather than commit new pages: the machine was out of memory.
 std::atomic<std::int64_t> g_no_growth_until_ns{0};
 
 std::atomic<Allocator::Shrinker> g_shrinker{nullptr};
 
-// Returns how much of the memory that the machine and its control groups have left may be committed.
-std::uint64_t usable(std::uint64_t left) noexcept {
-  return left - std::min(left, std::max(left / 20, kLeftToPrograms));
-}
-
-bool machine_has(std::uint64_t bytes) {
-  return bytes <= usable(available_memory_bytes());
-}
-
-// Returns true if the machine has memory for a small commit, which the caller makes at once. Reads the available memory
-// only if the credit of the last check is used up or has expired.
-bool machine_gives(std::uint64_t bytes) noexcept try {
-  const std::int64_t now = coarse_monotonic_ns();
-  if (now < g_credit_ends_ns.load(std::memory_order_relaxed)) {
-    std::uint64_t credit = g_credit.load(std::memory_order_relaxed);
-    while (credit >= bytes) {
-      if (g_credit.compare_exchange_weak(credit, credit - bytes, std::memory_order_relaxed)) return true;
-    }
-  }
-  const std::uint64_t left = usable(available_memory_bytes());
-  if (bytes > left) return false;
-  g_credit.store(std::min((left - bytes) / kSharers, kMaxCredit), std::memory_order_relaxed);
-  g_credit_ends_ns.store(now + kCreditLifeNs, std::memory_order_relaxed);
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
-}
-
 std::string in_words(std::uint64_t bytes) {
   return std::to_string(bytes) + " bytes";
 }
 
-}  // namespace
-
-std::string machine_shortage(std::uint64_t bytes) {
-  const MemoryLeft left = memory_left();
-  if (bytes <= usable(left.bytes)) return {};
-  return left.limit + " leaves " + in_words(left.bytes) + ", too few for " + in_words(bytes) +
-         " more and a reserve for the programs themselves";
+// Commits pages. Returns 0, errno, or kNoMemory if the machine and its control groups have no memory for them.
+constexpr int kNoMemory = -1;
+int commit_if_it_fits(int fd, std::uint64_t offset, std::uint64_t bytes, WaitHooks* hooks) noexcept {
+  const auto credit = bytes <= kLarge ? MemoryClaim::Credit::kShared : MemoryClaim::Credit::kNone;
+  for (const Deadline patience = Deadline::after_ns(wait_policy::kClaimPatienceNs);;) {
+    {
+      MemoryClaim claim(bytes, credit);
+      if (claim.answer() == MemoryClaim::Answer::kFits) {
+        int failure = 0;
+        for (std::uint64_t done = 0; done < bytes && failure == 0; done += kStep) {
+          const std::uint64_t step = std::min(kStep, bytes - done);
+          if (done != 0 && !claim.still_fits()) return kNoMemory;
+          failure = try_commit_pages(fd, offset + done, step);
+          claim.committed(step);
+        }
+        return failure;
+      }
+      if (claim.answer() == MemoryClaim::Answer::kTooLittle || patience.passed()) return kNoMemory;
+    }
+    const BlockingScope blocking(hooks);
+    pause_briefly();
+  }
 }
+
+}  // namespace
 
 void Allocator::set_shrinker(Shrinker shrinker) noexcept {
   g_shrinker.store(shrinker, std::memory_order_release);
@@ -86,14 +68,14 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
   if (need > had) {
     // Leaves the block as if the process were killed here: without descriptors, it counts as dead for the others.
     if (Status kept = parts_.participants.check_descriptors(); !kept) return std::move(kept).error();
-    if (need <= kLarge && !machine_gives(need - had)) {
-      parts_.reclaimer.give_back(taken.ref, had, need - had);
-      *short_of_machine = true;
-      return OwnedBlock{};
-    }
-    const BlockingScope blocking(need - had > kLarge ? wait.hooks : nullptr);
-    const std::uint64_t from = parts_.table.geometry().data_offset(taken.ref.id) + had;
-    failure = try_commit_pages(parts_.mapping.file().number(), from, need - had);
+    const std::uint64_t more = need - had, from = parts_.table.geometry().data_offset(taken.ref.id) + had;
+    const BlockingScope blocking(more > kLarge ? wait.hooks : nullptr);
+    failure = commit_if_it_fits(parts_.mapping.file().number(), from, more, more > kLarge ? nullptr : wait.hooks);
+  }
+  if (failure == kNoMemory) {
+    parts_.reclaimer.give_back(taken.ref, had, need - had);
+    *short_of_machine = true;
+    return OwnedBlock{};
   }
   if (failure == 0) return OwnedBlock(parts_.reclaimer, taken, me, request.bytes, need > had);
   parts_.reclaimer.give_back(taken.ref, had, need - had);  // before the error, for which memory may be short too
@@ -107,7 +89,7 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
 // after an eviction that it reuses none.
 bool Allocator::free_machine_memory(std::uint64_t need, const WaitContext& wait) {
   const std::uint64_t idle = parts_.pool.idle_bytes();
-  return need <= idle || machine_has(need - idle) || (evict(need, wait) != 0 && machine_has(need));
+  return need <= idle || has_memory_for(need - idle) || (evict(need, wait) != 0 && has_memory_for(need));
 }
 
 // Makes one attempt. Returns an invalid block if there is no space now.
@@ -219,7 +201,7 @@ Error Allocator::no_space(std::uint64_t bytes, bool short_of_machine) const {
   const std::uint64_t used = parts_.pool.used_bytes();
   const std::string budget = in_words(parts_.pool.max_bytes());
   if (short_of_machine) {
-    std::string shortage = machine_shortage(bytes);
+    std::string shortage = memory_shortage(bytes);
     if (shortage.empty()) shortage = "the machine had no memory for " + in_words(bytes) + " more";  // by now it has
     return Error{Code::kOutOfSharedMemory,
                  shortage + "; the arena uses " + in_words(used) + " of its budget of " + budget};

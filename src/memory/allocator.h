@@ -5,23 +5,18 @@
 //   - A block's `committed` is raised, under the arena lock, before its pages are allocated, and lowered again if that
 //     fails. So neither the counts nor the file ever exceed the budget.
 //   - A block belongs to the process that takes it off its list, even to a child that was forked during the call.
-//   - A process checks the machine's free memory before it commits more than a few MiB since its last check. A check is
-//     valid for 100 ms only: other processes use the same memory.
+//   - A process commits pages only under a claim, for which the machine and its control groups have memory beside the
+//     claims of other processes (platform/memory_claim.h).
 //   - The shrinker drops messages that readers may miss before a call waits for memory or fails.
 //   - No call waits for memory that only held blocks or DMA pins keep: after 1 s it fails with the numbers.
 //
 // Thread safety: any thread.
 #pragma once
 
-#include <string>
-
 #include "memory/inspector.h"
 #include "memory/reconciler.h"
 
 namespace shmtree::memory {
-
-// Returns the reason why the machine cannot provide `bytes` more; empty if it can.
-std::string machine_shortage(std::uint64_t bytes);
 
 class Allocator {
  public:

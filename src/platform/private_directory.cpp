@@ -112,6 +112,15 @@ Result<UniqueFd> open_private_directory(const std::string& path, IfMissing missi
   return fd;
 }
 
+Result<UniqueFd> open_hidden_file(int directory, const char* name) {
+  UniqueFd fd(
+      retry([&] { return openat(directory, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600); }));
+  if (!fd.valid()) return os_error(std::string("open ") + name, errno);
+  Status checked = check_private(fd.get(), name);
+  if (!checked) return std::move(checked).error();
+  return fd;
+}
+
 namespace {
 
 // False if the file was replaced, or removed, since it was opened.
@@ -128,15 +137,12 @@ Result<DirectoryLock> DirectoryLock::take(int directory, std::uint32_t key, std:
   const std::string name = ".lock";
   const Deadline deadline = Deadline::after_ns(timeout_ns);
   for (;;) {
-    UniqueFd fd(retry(
-        [&] { return openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600); }));
-    if (!fd.valid()) return os_error("open " + name, errno);
-    Status checked = check_private(fd.get(), name);
-    if (!checked) return std::move(checked).error();
-    auto locked = try_lock_byte(fd.get(), key);
+    auto fd = open_hidden_file(directory, name.c_str());
+    if (!fd) return std::move(fd).error();
+    auto locked = try_lock_byte(fd->get(), key);
     if (!locked) return std::move(locked).error();
     if (*locked) {
-      if (is_still_called(directory, name, fd.get())) return DirectoryLock(std::move(fd), key);
+      if (is_still_called(directory, name, fd->get())) return DirectoryLock(std::move(*fd), key);
       continue;
     }
     if (deadline.passed())

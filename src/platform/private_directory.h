@@ -25,6 +25,8 @@ std::string environment_variable(const char* name);
 enum class IfMissing { kFail, kCreate };
 // Code::kNotFound if it is missing and `missing` is kFail; Code::kOs with EPERM if other users can access it.
 Result<UniqueFd> open_private_directory(const std::string& path, IfMissing missing);
+// Opens an empty file of a name that begins with a dot, for locks of its bytes. Creates it if it is missing.
+Result<UniqueFd> open_hidden_file(int directory, const char* name);
 
 // Excludes other processes that lock the same key in the same directory, by locking a byte of a hidden file in it. The
 // lock ends with its holder.

@@ -64,6 +64,8 @@ constexpr std::int64_t kReaderGraceNs = 2'000'000'000;
 
 // Time to wait for memory that only pinned blocks occupy, since their holders may be about to release them.
 constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
+// Time to wait for memory that other processes have claimed, since their claims may be about to end.
+constexpr std::int64_t kClaimPatienceNs = 40'000'000;
 
 // --- Spinning before a sleep (channel/spinner.h)
 

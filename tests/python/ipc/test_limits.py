@@ -315,6 +315,63 @@ def test_control_group_full_of_small_messages_raises(control_group: Path, size: 
     )
 
 
+@pytest.mark.guarantee("control-group")
+@pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more memory than the group has")
+@pytest.mark.parametrize("arenas", ["one arena", "an arena each"])
+@pytest.mark.parametrize("size", [100, 60_000, 3_000_000, 10_000_000])
+def test_processes_that_fill_a_control_group_survive(control_group: Path, size: int, arenas: str) -> None:
+    run_program(
+        f"""
+        import multiprocessing, time
+
+        def fill(arena, ready, go, filled, done):
+            arena = arena or shmtree.Arena(1024 * MIB)
+            sender, receiver = arena.create_pair(capacity=None)
+            item = np.ones({size}, np.uint8) if {size} > 1000 else bytes({size})
+            for _ in range(3):  # memory that the program touches once counts in the parent's control group
+                sender.put(item)
+                receiver.get()
+            arena.trim()
+            open("{control_group}/cgroup.procs", "w").write(str(os.getpid()))
+            ready.release()
+            go.acquire()
+            went = 0
+            try:
+                while True:
+                    sender.put(item, timeout=0.2)
+                    went += 1
+            except (queue.Full, shmtree.OutOfSharedMemory):
+                pass
+            filled.release()
+            done.acquire()
+            assert all(len(receiver.get(timeout=30)) == {size} for _ in range(went))
+
+        context = multiprocessing.get_context("fork")
+        events = [context.Semaphore(0) for _ in range(4)]
+        arena = shmtree.Arena(1024 * MIB) if "{arenas}" == "one arena" else None
+        processes = [context.Process(target=fill, args=(arena, *events)) for _ in range(8)]
+        for process in processes:
+            process.start()
+
+        def wait_for(event):
+            for _ in processes:
+                while not event.acquire(timeout=0.05):
+                    assert all(process.is_alive() for process in processes), [process.exitcode for process in processes]
+
+        ready, go, filled, done = events
+        wait_for(ready)
+        for _ in processes:
+            go.release()
+        wait_for(filled)
+        for _ in processes:
+            done.release()
+        for process in processes:
+            process.join(60)
+        assert [process.exitcode for process in processes] == [0] * 8
+        """
+    )
+
+
 def put_until_refused(sender: Any, item: Any) -> None:
     for _ in range(100):
         sender.put(item, block=False)
