@@ -92,7 +92,7 @@ auto with_thing(Closable<Thing>* state, const char* what, const Timeout& timeout
     UntilEnded<Thing> until(state->closed, *thing, stop);
     auto result = act(*thing, waiting(timeout, &until));
     const bool was_closed = !result && result.code() == Code::kInterrupted && !stop.stop_requested();
-    if (was_closed) return closed_here(what);
+    if (was_closed) return closed_here(what, result.error());
     return result;
   });
 }

@@ -164,7 +164,7 @@ auto with_core_until(State* state, const char* what, const platform::Deadline& d
     if (core == nullptr) return closed_here(what);
     UntilReplayEnded until(state->closed, stop, *core->buffer->tables());
     auto result = act(core, platform::WaitContext{deadline, &until});
-    if (!result && result.code() == Code::kInterrupted && until.ended()) return closed_here(what);
+    if (!result && result.code() == Code::kInterrupted && until.ended()) return closed_here(what, result.error());
     return result;
   });
 }

@@ -31,6 +31,12 @@ inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks
 inline Error closed_here(const char* end) {
   return Error{Code::kClosed, std::string("this ") + end + " was closed in this process or moved from"};
 }
+// The same for a call that the close ended with the error `ended`.
+inline Error closed_here(const char* end, const Error& ended) {
+  Error error = closed_here(end);
+  error.completed = ended.completed;
+  return error;
+}
 
 namespace api {
 

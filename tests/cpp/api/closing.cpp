@@ -199,6 +199,19 @@ TEST_CASE("No message is lost when a thread closes the sender") {
   }
 }
 
+TEST_CASE("put_many counts what it had put when a thread closes") {
+  Broadcast broadcast = make_broadcast({.capacity = 1});
+  const Subscriber subscriber = broadcast.subscribe().value();
+  const std::vector<Value> messages{1, 2, 3};
+  Error ended;
+  std::thread thread([&] { ended = broadcast.put_many(messages).error(); });
+  while (broadcast.stats().value().put == 0) std::this_thread::yield();
+  broadcast.close();
+  thread.join();
+  CHECK(ended.code == Code::kClosed);
+  CHECK(ended.completed == 1);
+}
+
 // guarantee: close-during-get
 TEST_CASE("No message is lost when a thread closes the receiver") {
   for (int round = 0; round < 50; ++round) {
