@@ -107,7 +107,7 @@ Result<Latest> Latest::open(const std::string& handle) {
 }
 
 void Latest::close() {
-  if (state_ != nullptr) state_->close([](Store& store) { store.wake(); });
+  if (state_ != nullptr) state_->close([](Store& store) { store.close(); });
 }
 bool Latest::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);

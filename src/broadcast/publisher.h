@@ -1,5 +1,5 @@
-// An object by which a program puts into a Broadcast. It knows the last message that it has put. A process that has put
-// stays a publisher until it has closed its last such object.
+// An object by which a program puts into a Broadcast or a Latest. It knows the last message that it has put. A process
+// that has put stays a publisher until it has closed its last such object and no thread is in a put.
 //
 // Thread safety: any thread. A forked child inherits the object as one of its own.
 #pragma once
@@ -21,8 +21,10 @@ class Publisher {
 
   const std::shared_ptr<Ring>& ring() const noexcept { return ring_; }
 
-  // Puts a message, like Ring::put().
+  // Puts a message, like Ring::put(). kInterrupted if the object is closed.
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait) {
+    const Ring::Call call(*ring_, ring_.get());
+    if (closed_.load(std::memory_order_relaxed)) return Error{.code = Code::kInterrupted, .message = "closed"};
     auto ticket = ring_->put(outgoing, wait);
     if (ticket) end_.store(*ticket + 1, std::memory_order_relaxed);
     return ticket;

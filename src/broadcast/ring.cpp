@@ -69,7 +69,6 @@ Ring::Ring(std::shared_ptr<Arena> arena, Lease control, const RingUse& use)
       list_(reinterpret_cast<ListEntry*>(control_.data() + list_offset(use, entries_))) {}
 
 Ring::~Ring() {
-  leave();
   rings().erase(this);
 }
 
@@ -399,7 +398,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
                  .message = "a frame of " + std::to_string(frame) + " bytes is too large to go inline"};
   std::uint64_t bytes = frame;  // with the arrays to which it refers: counted towards max_bytes
   if (is_block) bytes += referred_bytes(outgoing.held.ref());
-  if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
+  publishing().enter(*me);
   Result<std::uint64_t> ticket = std::uint64_t{0};
   bool is_behind = false;
   // An error of the lock ends the wait, too.
@@ -498,8 +497,32 @@ bool Ring::drop_dead() noexcept {
   return dropped;
 }
 
+// --- Publishers
+
+void Ring::join() noexcept {
+  const std::lock_guard guard(ends_mutex_);
+  ends_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Ring::part() noexcept {
+  {
+    const std::lock_guard guard(ends_mutex_);
+    ends_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  after_use();
+}
+
+// Under the mutex, so that an object that joins meanwhile finds the word removed, and its put sets it again.
+void Ring::leave_if_unused() noexcept {
+  {
+    const std::lock_guard guard(ends_mutex_);
+    if (ends_.load(std::memory_order_relaxed) != 0 || is_in_use(this) || !publishing().leave()) return;
+  }
+  announce();
+}
+
 void Ring::leave() noexcept {
-  if (has_put_.load(std::memory_order_relaxed) && publishing().leave()) announce();
+  if (publishing().leave()) announce();
 }
 
 bool Ring::has_space() noexcept {

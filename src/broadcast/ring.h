@@ -23,6 +23,8 @@
 #include "memory/arena.h"
 #include "memory/control_block.h"
 #include "memory/event.h"
+#include "platform/fork.h"
+#include "platform/in_use.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
@@ -108,11 +110,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::vector<int> publishers() const { return publishing().pids(); }
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept;
-  // Count the objects by which this process puts. The last part() calls leave(), even if the process has readers.
-  void join() noexcept { ends_.fetch_add(1, std::memory_order_relaxed); }
-  void part() noexcept {
-    if (ends_.fetch_sub(1, std::memory_order_acq_rel) == 1) leave();
-  }
+  // Count the objects by which this process puts. When the last one has parted and no thread is in a Call, the process
+  // calls leave(), even if it has readers.
+  void join() noexcept;
+  void part() noexcept;
+  using Call = platform::CallOf<Ring>;
   // Ends this process's part as a publisher, until its next put.
   void leave() noexcept;
   static void leave_all() noexcept;
@@ -164,6 +166,12 @@ class Ring : public std::enable_shared_from_this<Ring> {
  private:
   Ring(std::shared_ptr<Arena> arena, memory::Lease control, const RingUse& use);
   static std::shared_ptr<Ring> known(std::shared_ptr<Ring> made);
+  friend Call;
+  void after_use() noexcept {
+    if (ends_.load(std::memory_order_relaxed) == 0) [[unlikely]]
+      leave_if_unused();
+  }
+  void leave_if_unused() noexcept;
 
   RingHeader& header() const noexcept { return *reinterpret_cast<RingHeader*>(control_.data()); }
   bool has_flag(std::uint32_t flag) const noexcept { return (platform::load_once(header().flags) & flag) != 0; }
@@ -214,8 +222,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   const std::uint64_t entries_, entry_bytes_, capacity_, history_, max_bytes_;
   std::byte* const ring_;
   memory::ListEntry* const list_;
-  std::atomic<bool> has_put_{false};
-  std::atomic<std::uint32_t> ends_{0};
+  platform::ForkSafeMutex ends_mutex_;
+  std::atomic<std::uint32_t> ends_{0};  // changed under ends_mutex_
   std::atomic<std::int64_t> last_poll_ns_{0};
 };
 

@@ -74,12 +74,17 @@ class Port {
 
  private:
   friend class Call;
+  friend class platform::CallOf<Port>;
   // kClosing: has yet to leave the channel.
   enum class Attachment : std::uint8_t { kAttached, kPassive, kClosing, kClosed };
   Attachment attachment(channel::End end) const noexcept { return attachments_[end].load(std::memory_order_acquire); }
   // Returns the number of forks between the process that loaded the library and this one.
   static std::uint32_t fork_count() noexcept;
   void leave_name() noexcept;
+  void after_use() noexcept {
+    if (may_have_to_finish_.load(std::memory_order_relaxed)) [[unlikely]]
+      finish_closing();
+  }
   void finish_closing() noexcept;
   void leave_if_unused(channel::End end) noexcept;
   void release_channel() noexcept;
@@ -99,24 +104,11 @@ class Port {
 };
 
 // A call of a port. An end, or the channel, that is closed during the call stays usable until the call ends.
-class Call {
+class Call : platform::CallOf<Port> {
  public:
-  explicit Call(Port& port) noexcept : after_{port}, use_(&port) {}
+  explicit Call(Port& port) noexcept : CallOf(port, &port) {}
   // Also keeps the end from leaving the channel. For calls that return soon after the end was closed.
-  Call(Port& port, channel::End using_end) noexcept : after_{port}, use_(&port.attachments_[using_end]) {}
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
- private:
-  struct After {
-    Port& port;
-    ~After() {
-      if (port.may_have_to_finish_.load(std::memory_order_relaxed)) [[unlikely]]
-        port.finish_closing();
-    }
-  };
-  After after_;
-  platform::InUse use_;  // Ends before `after_`.
+  Call(Port& port, channel::End using_end) noexcept : CallOf(port, &port.attachments_[using_end]) {}
 };
 
 }  // namespace shmtree::endpoint

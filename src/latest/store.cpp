@@ -53,7 +53,7 @@ Status Store::check_options(const Options& options) const {
 
 Result<std::uint64_t> Store::publish(memory::OwnedBlock block, std::uint64_t bytes, const WaitContext& wait) {
   broadcast::Outgoing outgoing{.block = std::move(block), .bytes = bytes};
-  auto ticket = ring_->put(outgoing, wait);
+  auto ticket = publisher_.put(outgoing, wait);
   if (ticket) *ticket += 1;
   return ticket;
 }
@@ -61,7 +61,7 @@ Result<std::uint64_t> Store::publish(memory::OwnedBlock block, std::uint64_t byt
 // kNotFound if the version is overwritten before it is held.
 Result<Held> Store::try_hold(std::uint64_t version) const {
   std::uint64_t bytes = 0;
-  auto block = ring_->read_block(version - 1, &bytes);
+  auto block = ring()->read_block(version - 1, &bytes);
   if (block) return Held{version, std::move(*block), bytes};
   return block.code() == Code::kCorrupt ? damaged() : std::move(block).error();
 }
@@ -91,24 +91,24 @@ Result<Held> Store::at(std::uint64_t version) const {
 
 Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
   const auto look = [&] { return version() > known ? success() : Status(Code::kEmpty); };
-  Status newer = ring_->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look);
+  Status newer = ring()->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look);
   if (newer || newer.code() != Code::kEmpty) return newer;
   return Error{.code = Code::kEmpty,
                .message = "no version newer than " + std::to_string(known) + " was published within the timeout"};
 }
 
 Result<bool> Store::await_newer(std::uint64_t known, WakeAddress hub) {
-  Status asked = ring_->await(hub);
+  Status asked = ring()->await(hub);
   if (!asked) return std::move(asked).error();
   return is_newer(known);
 }
 
 Store::Kept Store::kept() const noexcept {
-  const std::uint64_t end = ring_->tail();
+  const std::uint64_t end = ring()->tail();
   Kept kept;
-  for (std::uint64_t ticket = ring_->oldest(); ticket < end; ++ticket) {
+  for (std::uint64_t ticket = ring()->oldest(); ticket < end; ++ticket) {
     ++kept.versions;
-    kept.bytes += ring_->frame_bytes(ticket);
+    kept.bytes += ring()->frame_bytes(ticket);
   }
   return kept;
 }

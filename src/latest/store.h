@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "broadcast/ring.h"
+#include "broadcast/publisher.h"
 
 namespace shmtree::latest {
 
@@ -39,13 +39,13 @@ class Store {
   // Opens a Latest by its control block. kNotFound if the block is free, kIncompatible if it is anything else.
   static Result<std::shared_ptr<Store>> open(const std::shared_ptr<Arena>& arena, BlockRef block,
                                              const WaitContext& wait);
-  explicit Store(std::shared_ptr<Ring> ring) noexcept : ring_(std::move(ring)) {}
+  explicit Store(std::shared_ptr<Ring> ring) noexcept : publisher_(std::move(ring)) {}
 
-  const std::shared_ptr<Ring>& ring() const noexcept { return ring_; }
-  const std::shared_ptr<Arena>& arena() const noexcept { return ring_->arena(); }
-  BlockRef block() const noexcept { return ring_->block(); }
-  std::uint64_t history() const noexcept { return ring_->history() - 1; }
-  bool allows_pickle() const noexcept { return ring_->allows_pickle(); }
+  const std::shared_ptr<Ring>& ring() const noexcept { return publisher_.ring(); }
+  const std::shared_ptr<Arena>& arena() const noexcept { return ring()->arena(); }
+  BlockRef block() const noexcept { return ring()->block(); }
+  std::uint64_t history() const noexcept { return ring()->history() - 1; }
+  bool allows_pickle() const noexcept { return ring()->allows_pickle(); }
   // Returns kInvalid, with both values of each option that differs, if the Latest was created with other options.
   Status check_options(const Options& options) const;
 
@@ -53,10 +53,12 @@ class Store {
   // process keeps the arena's lock; kInterrupted; kOutOfSharedMemory.
   Result<std::uint64_t> publish(memory::OwnedBlock block, std::uint64_t bytes, const WaitContext& wait);
   // Wakes all waiting threads, which check their conditions again.
-  void wake() noexcept { ring_->wake(); }
+  void wake() noexcept { ring()->wake(); }
+  // Closes the object: it publishes no more, and its waiting calls wake up. Idempotent.
+  void close() noexcept { publisher_.close(); }
 
   // Returns the number of the newest version; 0 if there is none yet.
-  std::uint64_t version() const noexcept { return ring_->tail(); }
+  std::uint64_t version() const noexcept { return ring()->tail(); }
   // Returns the newest version if it is above `known`, else kEmpty. kCorrupt if its words are damaged.
   Result<Held> newest(std::uint64_t known) const;
   // Returns that version; kNotFound if it is not in the history, or not published yet.
@@ -68,20 +70,20 @@ class Store {
   // Requests one wake text at `hub`, a hub of this process. The next publication, or the last publisher when it leaves,
   // sends name() there. Returns true if there is a version above `known` already, or if no process publishes any more.
   Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
-  bool is_newer(std::uint64_t known) const { return version() > known || !ring_->check_publishers(); }
+  bool is_newer(std::uint64_t known) const { return version() > known || !ring()->check_publishers(); }
 
   // publishers(): the processes that publish. kept(): number of versions that can be read, and bytes of their frames.
-  std::vector<int> publishers() const { return ring_->publishers(); }
+  std::vector<int> publishers() const { return ring()->publishers(); }
   struct Kept {
     std::uint64_t versions = 0, bytes = 0;
   };
   Kept kept() const noexcept;
-  std::uint64_t kept_bytes() const noexcept { return ring_->kept_bytes(); }
+  std::uint64_t kept_bytes() const noexcept { return ring()->kept_bytes(); }
 
  private:
   Result<Held> try_hold(std::uint64_t version) const;
 
-  const std::shared_ptr<Ring> ring_;
+  broadcast::Publisher publisher_;
 };
 
 }  // namespace shmtree::latest

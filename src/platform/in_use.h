@@ -62,6 +62,21 @@ class InUse {
   UseEntry* borrowed_;              // set if `word_` is null: entry of this use, or null if it is only counted
 };
 
+// A use by a call of `owner`. After the use it calls after_use(), which completes a close that another thread began.
+template <class Owner>
+class CallOf {
+ public:
+  CallOf(Owner& owner, const void* used) noexcept : after_{owner}, use_(used) {}
+
+ private:
+  struct After {
+    Owner& owner;
+    ~After() { owner.after_use(); }
+  };
+  const After after_;
+  const InUse use_;  // Ends before `after_`.
+};
+
 // Returns true if a thread uses an object in [begin, begin + bytes). If the system has no such barrier, each call
 // executes one itself. While a use could not be recorded for lack of memory, returns true for all objects.
 //

@@ -133,7 +133,7 @@ void bind_latest(py::module_& module) {
       .def(
           "close",
           [](LatestEnd& self) {
-            if (const auto last = self.close()) last->wake();  // ends the waits in calls of this object
+            if (const auto last = self.close()) last->close();
           },
           "Detaches this object. Later calls do nothing.\n\n"
           "Published versions stay as long as any process has the Latest, and views stay valid. When the last\n"

@@ -199,6 +199,35 @@ TEST_CASE("No message is lost when a thread closes the sender") {
   }
 }
 
+// guarantee: close-during-put
+TEST_CASE("No message is lost when a thread closes a Broadcast") {
+  for (int round = 0; round < 100; ++round) {
+    Broadcast broadcast = make_broadcast({.capacity = static_cast<std::uint64_t>(1 + round % 4)});
+    const Subscriber subscriber = broadcast.subscribe().value();
+    const std::vector<float> message(round % 2 == 0 ? 5 : 60'000);
+    std::atomic<int> put{0}, received{0};
+    Code end = Code::kOs;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        while (broadcast.put(Value(message))) ++put;
+      });
+    }
+    threads.emplace_back([&] {
+      auto next = subscriber.get(60s);
+      for (; next; next = subscriber.get(60s)) ++received;
+      end = next.code();
+    });
+    while (received < 10 + round % 7) std::this_thread::yield();
+    broadcast.close();
+    for (std::thread& thread : threads) thread.join();
+    CAPTURE(round);
+    REQUIRE(put == received);
+    REQUIRE(end == Code::kClosed);
+    REQUIRE(subscriber.size() == 0);
+  }
+}
+
 TEST_CASE("put_many counts what it had put when a thread closes") {
   Broadcast broadcast = make_broadcast({.capacity = 1});
   const Subscriber subscriber = broadcast.subscribe().value();
@@ -210,6 +239,35 @@ TEST_CASE("put_many counts what it had put when a thread closes") {
   thread.join();
   CHECK(ended.code == Code::kClosed);
   CHECK(ended.completed == 1);
+}
+
+// guarantee: close-during-put
+TEST_CASE("No version is lost when a thread closes a Latest") {
+  for (int round = 0; round < 50; ++round) {
+    Latest latest = make_latest();
+    const std::vector<float> value(round % 2 == 0 ? 5 : 60'000);
+    shmtree::test::Gate begun;
+    shmtree::test::Child reader([&] {
+      for (std::uint64_t version = 0;;) {
+        const auto newer = latest.get(version, 60s);
+        if (!newer) return newer.code() == Code::kClosed && latest.version() == version;
+        if (version == 0) begun.open();
+        version = newer->version;
+      }
+    });
+    std::atomic<std::uint64_t> published{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        while (latest.publish(Value(value))) ++published;
+      });
+    }
+    begun.wait();
+    latest.close();
+    for (std::thread& thread : threads) thread.join();
+    CAPTURE(round);
+    REQUIRE(reader.succeeded());
+  }
 }
 
 // guarantee: close-during-get

@@ -227,6 +227,86 @@ def test_all_put_messages_arrive_if_the_sender_closes_midway(put: Any, size: int
         assert received == sum(put_counts), f"round {round}"
 
 
+def put_two(broadcast: shmtree.Broadcast, value: Any) -> int:
+    return broadcast.put_many([value] * 2)
+
+
+@pytest.mark.guarantee("close-during-put")
+@pytest.mark.parametrize("put", [put_one, put_two, put_in_place])
+@pytest.mark.parametrize("size", [5, 30_000])
+def test_all_put_messages_arrive_if_a_broadcast_closes_midway(put: Any, size: int) -> None:
+    for round in range(20):
+        broadcast: shmtree.Broadcast = shmtree.Broadcast(capacity=1 + round % 4)
+        subscriber = broadcast.subscribe()
+        value = np.zeros(size, np.float32)
+        enough = threading.Event()
+        put_counts: list[int] = []
+        received = 0
+
+        def act() -> None:
+            with contextlib.suppress(shmtree.ChannelClosed):
+                while True:
+                    try:
+                        put_counts.append(put(broadcast, value))  # noqa: B023
+                    except shmtree.ChannelClosed as error:
+                        put_counts.append(getattr(error, "sent", 0))  # noqa: B023
+                        raise
+
+        def read() -> None:
+            nonlocal received
+            for _ in subscriber:  # noqa: B023
+                received += 1
+                if received >= 10 + round:  # noqa: B023
+                    enough.set()  # noqa: B023
+
+        with threads(act, act, act, read):
+            assert enough.wait(60)
+            broadcast.close()
+        assert received == sum(put_counts), f"round {round}"
+
+
+@pytest.mark.guarantee("close-during-put")
+@pytest.mark.parametrize("size", [5, 30_000])
+def test_last_version_arrives_if_a_latest_closes_midway(size: int) -> None:
+    def read_to_the_end() -> None:
+        version = 0
+        with contextlib.suppress(shmtree.ChannelClosed):
+            while True:
+                version = latest.get(version, timeout=60)[0]
+                os.write(writing, b".")
+        os._exit(0 if latest.version == version else 1)
+
+    for round in range(10):
+        latest: shmtree.Latest = shmtree.Latest()
+        reading, writing = os.pipe()
+        child = fork(read_to_the_end)
+        os.close(writing)
+
+        def act() -> None:
+            with contextlib.suppress(shmtree.ChannelClosed):
+                while True:
+                    latest.publish(np.zeros(size, np.float32))  # noqa: B023
+
+        with threads(act, act, act):
+            os.read(reading, 1)
+            latest.close()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, f"round {round}"
+        os.close(reading)
+
+
+@pytest.mark.guarantee("close-during-put")
+def test_put_that_a_broadcast_close_interrupts_is_refused() -> None:
+    broadcast: shmtree.Broadcast = shmtree.Broadcast()
+    subscriber = broadcast.subscribe()
+    with held_put(broadcast.put) as ended:
+        broadcast.close()
+        with pytest.raises(shmtree.ChannelClosed):
+            subscriber.get(timeout=60)
+    assert ended == [shmtree.ChannelClosed]
+    with pytest.raises(shmtree.ChannelClosed):
+        subscriber.get(timeout=0)
+
+
 @pytest.mark.guarantee("close-during-get")
 @pytest.mark.parametrize("many", [False, True])
 def test_no_message_is_lost_if_the_receiver_closes_midway(many: bool) -> None:
