@@ -1307,7 +1307,7 @@ class Replay:
 @final
 class ReplayFiles:
     """A saved replay buffer."""
-    def __init__(self, path: str) -> None: ...
+    def __init__(self, path: str | bytes) -> None: ...
     @property
     def note(self) -> bytes: ...
     @property
@@ -1321,7 +1321,7 @@ class ReplayFiles:
 
 def replay_tickets(replay: Replay) -> int: ...
 def save_replay(
-    replay: Replay, path: str, progress: Callable[[int, int], object] | None = None
+    replay: Replay, path: str | bytes, progress: Callable[[int, int], object] | None = None
 ) -> tuple[int, int, int, int]: ...
 
 @disjoint_base
@@ -1486,18 +1486,32 @@ class MappedRecording(Buffer):
     def __iter__(self) -> RecordedEntries: ...
 
 @final
+class ListGroup:
+    """A memory file for several lists, to which only this object writes."""
+    def __init__(self, nbytes: int) -> None:
+        """Makes a sparse file of that size."""
+    def add(self, fd: int, nbytes: int) -> int | None:
+        """Copies a list from the start of a file. Returns its offset; None if there is no space."""
+    def open(self) -> int:
+        """Returns a new read-only descriptor."""
+
+@final
 class MappedList:
     """A shared list, mapped.
 
     Args:
         fd: Open file. The caller may close it afterwards.
-        what: Name of the list in errors.
+        what: Name of the list in errors, such as a quoted path.
+        offset: Offset of the list in a file of several lists; 0 if the list is the whole file.
 
     Raises:
         CorruptMessage: The file is no list, or is truncated.
         IncompatibleMessage: The file has another version.
     """
-    def __new__(cls, fd: int, what: str) -> Self: ...
+    def __new__(cls, fd: int, what: str, offset: int) -> Self: ...
+    @property
+    def where(self) -> str:
+        """Text about the path for errors: " in 'list.smt'"; empty without a path."""
     @property
     def nbytes(self) -> int:
         """Number of bytes of the memory or file."""

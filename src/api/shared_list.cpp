@@ -26,10 +26,14 @@ std::uint64_t SharedList::bytes() const noexcept {
 Result<std::span<const std::byte>> SharedList::frame(std::uint64_t number) const {
   return or_out_of_memory([&]() -> Result<std::span<const std::byte>> {
     if (number >= size()) {
-      return Error{.code = Code::kInvalid,
-                   .message = "item " + std::to_string(number) + " of a list of " + std::to_string(size()) + " items"};
+      const std::string list = reader_ == nullptr ? "SharedList of 0 items" : reader_->description();
+      return Error{.code = Code::kInvalid, .message = "there is no item " + std::to_string(number) + " in a " + list};
     }
-    return reader_->frame(number);
+    auto found = reader_->frame(number);
+    if (found) return found;
+    Error error = std::move(found).error();
+    error.message += " (" + reader_->description() + ")";
+    return error;
   });
 }
 
@@ -40,7 +44,7 @@ Result<Item> SharedList::at(std::uint64_t number) const {
   if (item) return item;
   return or_out_of_memory([&]() -> Result<Item> {
     Error error = item.error();
-    error.message = "item " + std::to_string(number) + ": " + error.message;
+    error.message = "item " + std::to_string(number) + ": " + error.message + " (" + reader_->description() + ")";
     return error;
   });
 }

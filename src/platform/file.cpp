@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "platform/atomics.h"
+#include "platform/group_file.h"
 #include "platform/never_destroyed.h"
 #include "platform/retry.h"
 
@@ -217,10 +218,7 @@ Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes)
 }
 
 Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes) {
-  void* const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) return os_error("mmap of " + std::to_string(bytes) + " bytes", errno);
-  madvise(address, bytes, MADV_DONTDUMP);
-  return static_cast<const std::byte*>(address);
+  return map_part_for_reading(fd, 0, bytes);
 }
 
 void unmap(const std::byte* address, std::uint64_t bytes) noexcept {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "platform/file.h"
+#include "platform/group_file.h"
 #include "platform/other_version.h"
 #include "shared_list/layout.h"
 
@@ -58,23 +59,29 @@ Result<std::shared_ptr<const Reader>> Reader::open(const std::string& path) {
 
 // Reads the header from the file, not from the mapping: a file that becomes shorter meanwhile is then an error, and not
 // a SIGBUS.
-Result<std::shared_ptr<const Reader>> Reader::map(int fd, const std::string& what) {
-  const auto size = platform::file_size(fd);
-  if (!size) return size.error();
+Result<std::shared_ptr<const Reader>> Reader::map(int fd, const std::string& what, std::uint64_t offset) {
+  const auto file_bytes = platform::file_size(fd);
+  if (!file_bytes) return file_bytes.error();
+  if (offset % platform::page_size() != 0 || offset > *file_bytes) {
+    return corrupt(what + " cannot be at " + std::to_string(offset) + " in " + std::to_string(*file_bytes) + " bytes");
+  }
+  std::uint64_t size = *file_bytes - offset;
   ListHeader header{};
-  if (!platform::read_at(fd, 0, &header, std::min<std::uint64_t>(*size, sizeof header))) {
+  if (!platform::read_at(fd, offset, &header, std::min<std::uint64_t>(size, sizeof header))) {
     if (errno != 0) return platform::os_error("read " + what, errno);
     return corrupt(what + " was truncated while it was opened");
   }
-  if (Status sound = check(header, *size, what); !sound) return std::move(sound).error();
+  if (offset != 0) size = std::min(size, header.bytes);  // other lists follow
+  if (Status sound = check(header, size, what); !sound) return std::move(sound).error();
   const std::shared_ptr<Reader> reader(new Reader(header));
-  const auto mapped = platform::map_for_reading(fd, *size);
+  if (what.starts_with('\'') || what.starts_with('"')) reader->where_ = " in " + what;
+  const auto mapped = platform::map_part_for_reading(fd, offset, size);
   if (!mapped) {
     Error error = mapped.error();
     error.message = what + ": " + error.message;
     return error;
   }
-  reader->bytes_ = {*mapped, static_cast<std::size_t>(*size)};
+  reader->bytes_ = {*mapped, static_cast<std::size_t>(size)};
   return std::shared_ptr<const Reader>(reader);
 }
 
@@ -84,6 +91,10 @@ Reader::Reader(const ListHeader& header) noexcept : count_(header.count), index_
 
 Reader::~Reader() {
   if (!bytes_.empty()) platform::unmap(bytes_.data(), bytes_.size());
+}
+
+std::string Reader::description() const {
+  return "SharedList of " + std::to_string(count_) + " items" + where_;
 }
 
 std::uint64_t Reader::entry(std::uint64_t number) const noexcept {

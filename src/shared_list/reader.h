@@ -25,7 +25,8 @@ class Reader {
   // for another version.
   static Result<std::shared_ptr<const Reader>> open(const std::string& path);
   // Maps an open regular file. The caller may close `fd` afterwards. Errors begin with `what`, such as a quoted path.
-  static Result<std::shared_ptr<const Reader>> map(int fd, const std::string& what);
+  // `offset` is that of the list in a file of several lists, or 0 if the list is the whole file.
+  static Result<std::shared_ptr<const Reader>> map(int fd, const std::string& what, std::uint64_t offset = 0);
 
   ~Reader();
   Reader(const Reader&) = delete;
@@ -34,6 +35,10 @@ class Reader {
   std::uint64_t size() const noexcept { return count_; }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
   const std::array<std::byte, 16>& identity() const noexcept { return identity_; }
+  // Returns " in " and the quoted path, or nothing if the list has no path.
+  const std::string& where() const noexcept { return where_; }
+  // Names the list in errors: "SharedList of 3 items in 'list.smt'".
+  std::string description() const;
   // Returns the frame of an item below size(). Fails with kCorrupt if its offsets are invalid.
   Result<std::span<const std::byte>> frame(std::uint64_t number) const;
 
@@ -41,6 +46,7 @@ class Reader {
   explicit Reader(const ListHeader& header) noexcept;
   std::uint64_t entry(std::uint64_t number) const noexcept;
 
+  std::string where_{};
   std::array<std::byte, 16> identity_{};
   std::span<const std::byte> bytes_{};
   std::uint64_t count_ = 0, index_offset_ = 0;

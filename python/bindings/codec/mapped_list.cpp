@@ -1,6 +1,10 @@
-// _core.MappedList: a shared list that this process has mapped. The public interface is python/shmtree/_ipc.
+// _core.MappedList: a shared list that this process has mapped, and _core.ListGroup. The public interface is
+// python/shmtree/_ipc.
 //
 // Programs ask for an item at a time, so `item` uses CPython's vectorcall convention.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -14,7 +18,9 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/python_api.h"
+#include "bindings/cpython/unwrap.h"
 #include "bindings/objects/view_owner.h"
+#include "platform/group_file.h"
 #include "shared_list/reader.h"
 
 namespace shmtree::python {
@@ -45,13 +51,14 @@ struct FrameOwner final : ViewOwners {
 };
 
 PyObject* make_list(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"fd", "what", nullptr};
+  static const char* const kNames[] = {"fd", "what", "offset", nullptr};
   int fd = -1;
   const char* what = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "is:MappedList", const_cast<char**>(kNames), &fd, &what)) {
+  unsigned long long offset = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, names, "isK:MappedList", const_cast<char**>(kNames), &fd, &what, &offset)) {
     return nullptr;
   }
-  auto reader = without_gil([&] { return Reader::map(fd, what); });
+  auto reader = without_gil([&] { return Reader::map(fd, what, offset); });
   if (!reader) return raise_from_frame(reader.error());
   PyObject* const self = type->tp_alloc(type, 0);
   if (self) new (&reinterpret_cast<MappedList*>(self)->reader) std::shared_ptr<const Reader>(std::move(*reader));
@@ -69,13 +76,29 @@ Py_ssize_t length(PyObject* self) {
   return static_cast<Py_ssize_t>(reader_of(self)->size());
 }
 
+// Adds the list, after the text in `before`, to the message of a CorruptMessage, IncompatibleMessage or PickleRefused.
+void name_list(PyObject* self, const std::string& before) {
+  const Package& types = package();
+  const auto is_a = [](PyObject* type) { return PyErr_ExceptionMatches(type) != 0; };
+  if (!is_a(types.corrupt_message) && !is_a(types.incompatible_message) && !is_a(types.pickle_refused)) return;
+  Ref error = take_exception();
+  const std::string list = reader_of(self)->description();
+  const Ref args(PyUnicode_FromFormat("%s%S (%s)", before.c_str(), error.get(), list.c_str()));
+  const Ref changed(args ? PyTuple_Pack(1, args.get()) : nullptr);
+  if (changed) PyObject_SetAttrString(error.get(), "args", changed.get());
+  set_exception_again(std::move(error));
+}
+
 // Finds the frame of an item. Returns false with a Python error set.
 bool find_frame(PyObject* self, PyObject* number, std::span<const std::byte>& frame) {
   const std::size_t place = PyLong_AsSize_t(number);
   if (place == static_cast<std::size_t>(-1) && PyErr_Occurred()) return false;
   if (place >= reader_of(self)->size()) return PyErr_SetString(PyExc_IndexError, "no such item"), false;
   const auto found = reader_of(self)->frame(place);
-  if (!found) return raise_from_frame(found.error()), false;
+  if (!found) {
+    raise_from_frame(found.error());
+    return name_list(self, ""), false;
+  }
   frame = *found;
   return true;
 }
@@ -85,18 +108,6 @@ PyObject* frame_of(PyObject* self, PyObject* number) {
   if (!find_frame(self, number, frame)) return nullptr;
   const Ref owner(new_frame_owner(reader_of(self), frame));
   return owner ? PyMemoryView_FromObject(owner.get()) : nullptr;
-}
-
-// Puts the number of the item before the message of a CorruptMessage, IncompatibleMessage or PickleRefused.
-void name_item(PyObject* number) {
-  const Package& types = package();
-  const auto is_a = [](PyObject* type) { return PyErr_ExceptionMatches(type) != 0; };
-  if (!is_a(types.corrupt_message) && !is_a(types.incompatible_message) && !is_a(types.pickle_refused)) return;
-  Ref error = take_exception();
-  const Ref args(PyUnicode_FromFormat("item %S: %S", number, error.get()));
-  const Ref changed(args ? PyTuple_Pack(1, args.get()) : nullptr);
-  if (changed) PyObject_SetAttrString(error.get(), "args", changed.get());
-  set_exception_again(std::move(error));
 }
 
 PyObject* item(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
@@ -113,7 +124,7 @@ PyObject* item(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   PyObject* const object = decode(frame, context);
   if (object) return object;
   if (!context.allow_pickle) name_refuser("this list");
-  name_item(args[0]);
+  name_list(self, "item " + std::to_string(PyLong_AsSize_t(args[0])) + ": ");
   return nullptr;
 }
 
@@ -126,9 +137,15 @@ PyObject* get_identity(PyObject* self, void*) {
                                    static_cast<Py_ssize_t>(identity.size()));
 }
 
+PyObject* get_where(PyObject* self, void*) {
+  return PyUnicode_FromString(reader_of(self)->where().c_str());
+}
+
 PyGetSetDef attributes[] = {
     {"nbytes", guarded<get_nbytes>, nullptr, "Number of bytes of the memory or file.", nullptr},
     {"identity", guarded<get_identity>, nullptr, "The 16 random bytes that tell this list from others.", nullptr},
+    {"where", guarded<get_where>, nullptr, "Text about the path for errors: \" in 'list.smt'\"; empty without a path.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -142,11 +159,12 @@ PyMethodDef methods[] = {
 };
 
 constexpr const char* kDoc =
-    "MappedList(fd, what)\n--\n\n"
+    "MappedList(fd, what, offset)\n--\n\n"
     "A shared list, mapped.\n\n"
     "Args:\n"
     "    fd: Open file. The caller may close it afterwards.\n"
-    "    what: Name of the list in errors.\n\n"
+    "    what: Name of the list in errors, such as a quoted path.\n"
+    "    offset: Offset of the list in a file of several lists; 0 if the list is the whole file.\n\n"
     "Raises:\n"
     "    CorruptMessage: The file is no list, or is truncated.\n"
     "    IncompatibleMessage: The file has another version.";
@@ -167,6 +185,22 @@ PyType_Spec spec = {"shmtree._core.MappedList", sizeof(MappedList), 0, Py_TPFLAG
 }  // namespace
 
 void bind_mapped_list(pybind11::module_& module) {
+  namespace py = pybind11;
+  using namespace py::literals;
+  using platform::GroupFile;
+  py::class_<GroupFile>(module, "ListGroup", "A memory file for several lists, to which only this object writes.",
+                        plain_class())
+      .def(py::init([](std::uint64_t nbytes) { return unwrap(GroupFile::make("shmtree-list", nbytes)); }), "nbytes"_a,
+           "Makes a sparse file of that size.")
+      .def(
+          "add",
+          [](GroupFile& self, int fd, std::uint64_t nbytes) {
+            return unwrap(without_gil([&] { return self.add(fd, nbytes); }));
+          },
+          "fd"_a, "nbytes"_a, "Copies a list from the start of a file. Returns its offset; None if there is no space.")
+      .def(
+          "open", [](const GroupFile& self) { return unwrap(self.open()).release(); },
+          "Returns a new read-only descriptor.");
   const Ref type(PyType_FromSpec(&spec));
   if (!type || PyModule_AddObjectRef(module.ptr(), "MappedList", type.get()) != 0) throw pybind11::error_already_set();
 }

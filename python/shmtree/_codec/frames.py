@@ -21,7 +21,7 @@ T = TypeVar("T")
 _MAGIC = b"SHMT"
 
 
-def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -> None:
+def dump(obj: object, path: whole_files.AnyPath, allow_pickle: bool = True) -> None:
     """Writes an object to a file as one frame, for `load`.
 
     The file appears complete or not at all, and keeps the mode of a file that it replaces. Processes that have the old
@@ -48,7 +48,7 @@ def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -
         file.write(frame)
 
 
-def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
+def load(path: whole_files.AnyPath, *, allow_pickle: bool = False) -> Any:
     """Returns the object in a file that `dump` wrote.
 
     The file is mapped: arrays of 4 KiB and more are views that read the file when you use them. They are writable, and

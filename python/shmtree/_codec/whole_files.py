@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]  # what `open` takes
+
 _CHECKED_NAMES = 8  # temporary names that each write checks; more if they are in use
 _MAX_LINKS = 40  # as in the kernel, which has found a loop before
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -43,7 +45,7 @@ class NewFile:
         OSError: The file cannot be written. The error names `path`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], rights: int = 0o666, *, private: bool = False) -> None:
+    def __init__(self, path: AnyPath, rights: int = 0o666, *, private: bool = False) -> None:
         self.path = os.fsdecode(path)
         self.fd = self._folder = self._in_place = -1
         self._name, self._temporary = "", ""
@@ -188,7 +190,7 @@ class NewFile:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str], mode: str = "w+b", *, private: bool = False) -> Iterator[IO[Any]]:
+def replacing(path: AnyPath, mode: str = "w+b", *, private: bool = False) -> Iterator[IO[Any]]:
     """Yields a file that replaces `path` when the block ends. After an exception, `path` is as before.
 
     The arguments and errors are those of `NewFile`. A private file is for its user only.

@@ -2,7 +2,7 @@
 
 A process that is being started inherits the descriptor of the list. A running process opens the list through ``/proc``
 of the process that made the reference, or of any other process that has the list. Until then, the process that made
-the reference keeps the list: a block of its default arena is in transit together with the reference, and the process
+the reference keeps the file: a block of its default arena is in transit together with the reference, and the process
 that opens the reference ends that transfer.
 """
 
@@ -22,17 +22,17 @@ import numpy as np
 from .. import _core
 from .._process import arenas, handles
 from ..errors import CorruptMessage
-from .list_memory import ListMemory, known_memory, open_memory
+from .list_memory import ListFile, ListMemory, known_memory, open_memory
 
 #: Errors that mean this process lacks a resource. The reference may be good.
 _OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
 
-# pid, descriptor, device, inode, identity; then the handle of the block in transit, if any
-_REFERENCE = struct.Struct("<II QQ16s")
+# pid, descriptor, device, inode, offset, identity; then the handle of the block in transit, if any
+_REFERENCE = struct.Struct("<II QQQ16s")
 
 
 class _Anchor(NamedTuple):
-    """A block of this process's default arena that is in transit with each reference to one list."""
+    """A block of this process's default arena that is in transit with each reference to a list of one file."""
 
     arena: _core.Arena
     block: int
@@ -42,27 +42,27 @@ class _Anchor(NamedTuple):
         return self.arena.is_shared(self.block)
 
 
-_in_transit: set[ListMemory] = set()  # keeps them; each change is atomic, for threads and signal handlers
+_in_transit: set[ListFile] = set()  # keeps them; each change is atomic, for threads and signal handlers
 _adopted: set[int] = set()
 _passed: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()  # by process being started
 
 
 def reference_of(memory: ListMemory) -> bytes:
     """Returns a reference for a running process. The list is in transit from now on."""
-    anchor = _anchor_of(memory)
+    anchor = _anchor_of(memory.file)
     handle = handles.memory_handle(anchor.arena, anchor.block, None)
-    _in_transit.add(memory)
+    _in_transit.add(memory.file)
     sweep()
     return _plain_reference(memory) + handle
 
 
-def _anchor_of(memory: ListMemory) -> _Anchor:
-    anchor: _Anchor | None = memory.anchors.get(os.getpid())
+def _anchor_of(file: ListFile) -> _Anchor:
+    anchor: _Anchor | None = file.anchors.get(os.getpid())
     if anchor is None:
         arena = arenas.default_arena()
         array = arena.new_shared_array((1,), np.uint8)
         made = _Anchor(arena, _core.block_of(array), array)
-        anchor = memory.anchors.setdefault(os.getpid(), made)  # another thread may have made one
+        anchor = file.anchors.setdefault(os.getpid(), made)  # another thread may have made one
     return anchor
 
 
@@ -87,12 +87,12 @@ def open_reference(reference: bytes, inheritance: Any) -> ListMemory:
     """
     if len(reference) < _REFERENCE.size:
         raise CorruptMessage(f"a reference to a shared list has {len(reference)} bytes, fewer than {_REFERENCE.size}")
-    pid, number, device, inode, identity = _REFERENCE.unpack_from(reference)
-    memory = _inherited(inheritance) if inheritance is not None else None
+    pid, number, device, inode, offset, identity = _REFERENCE.unpack_from(reference)
+    memory = _inherited(inheritance, offset) if inheritance is not None else None
     if memory is None or memory.mapped.identity != identity:
-        memory = known_memory(device, inode, identity)
+        memory = known_memory(device, inode, identity, offset, "the list")
     if memory is None:
-        memory = _opened_in_proc(pid, number, device, inode, identity)
+        memory = _opened_in_proc(pid, number, device, inode, offset, identity)
     if len(reference) > _REFERENCE.size:
         with contextlib.suppress(FileNotFoundError):  # it was opened before
             handles.open_memory(reference[_REFERENCE.size :], None, lambda *_: None)
@@ -101,35 +101,36 @@ def open_reference(reference: bytes, inheritance: Any) -> ListMemory:
 
 
 def sweep() -> None:
-    """Drops each list after its references were opened. Each new list, new reference and opened reference calls it."""
-    for memory in list(_in_transit):
-        anchor = _anchor_of(memory)
+    """Drops each file after all its references were opened. Each new list, made and opened reference calls it."""
+    for file in list(_in_transit):
+        anchor = _anchor_of(file)
         if not anchor.is_in_transit():
-            _in_transit.discard(memory)
+            _in_transit.discard(file)
             if anchor.is_in_transit():  # another thread has made a reference meanwhile
-                _in_transit.add(memory)
+                _in_transit.add(file)
 
 
 def _plain_reference(memory: ListMemory) -> bytes:
-    return _REFERENCE.pack(os.getpid(), memory.fd, memory.device, memory.inode, memory.mapped.identity)
+    file = memory.file
+    return _REFERENCE.pack(os.getpid(), file.fd, *file.key, memory.offset, memory.mapped.identity)
 
 
-def _inherited(inheritance: Any) -> ListMemory | None:
+def _inherited(inheritance: Any, offset: int) -> ListMemory | None:
     """Opens the descriptor that the parent left to this process. Returns None if it was adopted before."""
     fd = inheritance.detach()
     if fd in _adopted:
         return None
     _adopted.add(fd)
-    return open_memory(fd, "the inherited list")
+    return open_memory(fd, "the inherited list", offset)
 
 
-def _opened_in_proc(pid: int, number: int, device: int, inode: int, identity: bytes) -> ListMemory:
+def _opened_in_proc(pid: int, number: int, device: int, inode: int, offset: int, identity: bytes) -> ListMemory:
     for path in _candidates(pid, number):
         try:
             found = os.stat(path)  # first: opening another kind of file may block or have effects
             if (found.st_dev, found.st_ino) != (device, inode) or not stat.S_ISREG(found.st_mode):
                 continue
-            memory = open_memory(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "the list")
+            memory = open_memory(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "the list", offset)
         except CorruptMessage:
             continue
         except OSError as error:

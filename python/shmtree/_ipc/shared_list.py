@@ -57,7 +57,7 @@ class SharedList(Sequence[T]):
     _allow_pickle: bool
 
     def __init__(
-        self, items: Iterable[T] = (), *, path: str | os.PathLike[str] | None = None, allow_pickle: bool = True
+        self, items: Iterable[T] = (), *, path: whole_files.AnyPath | None = None, allow_pickle: bool = True
     ) -> None:
         list_handles.sweep()
         frames = _frames_of(items, allow_pickle)
@@ -83,7 +83,7 @@ class SharedList(Sequence[T]):
         return made
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, allow_pickle: bool = False) -> SharedList[Any]:
+    def load(cls, path: whole_files.AnyPath, *, allow_pickle: bool = False) -> SharedList[Any]:
         """Returns the list in a file that `dump` wrote, or that was built with `path`.
 
         The file is mapped, and only the items that you use are read. It may be larger than the memory. While the list
@@ -102,10 +102,10 @@ class SharedList(Sequence[T]):
         memory = list_memory.open_file(os.fsdecode(path))
         return cls._of(memory, range(len(memory.mapped)), allow_pickle)
 
-    def dump(self, path: str | os.PathLike[str]) -> None:
+    def dump(self, path: whole_files.AnyPath) -> None:
         """Writes the items to a file, for `load`.
 
-        The file appears complete or not at all. Processes that have the old file mapped keep it.
+        The file appears complete or not at all, and replaces an old one as `shmtree.dump` does.
 
         Args:
             path: File to write.
@@ -153,7 +153,8 @@ class SharedList(Sequence[T]):
         try:
             place = self._places[index]
         except IndexError:
-            text = f"index {operator.index(index)} is out of range; the list has {len(self)} items"
+            where = "" if self._memory is None else self._memory.mapped.where
+            text = f"index {operator.index(index)} is out of range for a SharedList of {len(self)} items{where}"
             raise IndexError(text) from None
         item: T = self._open().mapped.item(place, self._allow_pickle)
         return item
@@ -191,12 +192,17 @@ def _frames_of(items: Iterable[Any], allow_pickle: bool) -> Iterable[Any]:
 def _pack(number: int, item: Any, allow_pickle: bool) -> _core.Frame:
     try:
         return _core.pack(item, allow_pickle, portable=True)  # references to objects of a process would not stay valid
-    except Error as error:
-        error.args = (f"item {number}: {error}", *error.args[1:])
+    except Exception as error:
+        if isinstance(error, Error):
+            error.args = (f"item {number}: {error}", *error.args[1:])
+        elif len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (f"item {number}: {error.args[0]}",)
+        elif hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"item {number} of the SharedList")
         raise
 
 
-def _write_file(path: str | os.PathLike[str], fill: Any) -> None:
+def _write_file(path: whole_files.AnyPath, fill: Any) -> None:
     with whole_files.replacing(path) as file:
         writer = Writer(file.fileno())
         fill(writer)

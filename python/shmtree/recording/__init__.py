@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from .._codec.whole_files import AnyPath
 from .._core import MappedRecording, unpack
 from .._public import claim_names, made_by
 
@@ -60,8 +61,8 @@ class Recording:
         OSError: The file cannot be read, or is not a regular file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
+    def __init__(self, path: AnyPath) -> None:
+        self._path = os.fsdecode(path)
         with open(path, "rb", buffering=0, opener=_without_waiting) as file:
             self._file = MappedRecording(file.fileno(), os.fsencode(path))
 

@@ -68,7 +68,7 @@ class Writer:
     be read. Any number of threads may write, one at a time.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: whole_files.AnyPath) -> None:
         self.path = os.fsdecode(path)
         self.messages = 0
         self._channels: dict[str, int] = {}  # by name, from 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
 
 from .. import _core
+from .._codec.whole_files import AnyPath
 from .._ipc.arena import Arena
 from .._process import handles, names
 from .._process.names import REPLAY, open_known
@@ -413,7 +413,7 @@ class ReplayBuffer:
 
     # --- Files
 
-    def save(self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> Saved:
+    def save(self, path: AnyPath, *, progress: Callable[[int, int], object] | None = None) -> Saved:
         """Writes the rows to a folder, which it makes if necessary.
 
         Rows that the folder has already are not written again.
@@ -442,7 +442,7 @@ class ReplayBuffer:
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         capacity: int | None = None,
         *,
         example: Any = None,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
+from .._codec.whole_files import AnyPath
 from .._public import made_by
 from ..errors import Error, IncompatibleArena
 from . import _samplers
@@ -36,7 +37,7 @@ class Saved(NamedTuple):
     nbytes: int  #: bytes of all files
 
 
-def save(core: _core.Replay, path: str | os.PathLike[str], progress: Progress | None) -> Saved:
+def save(core: _core.Replay, path: AnyPath, progress: Progress | None) -> Saved:
     check_progress(progress)
     return Saved._make(_core.save_replay(core, _name_of(path), progress))
 
@@ -48,18 +49,18 @@ def check_progress(progress: Any) -> None:
         )
 
 
-def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:
+def open_files(path: AnyPath) -> _core.ReplayFiles:
     return _core.ReplayFiles(_name_of(path))
 
 
-def spec_of(files: _core.ReplayFiles, path: str | os.PathLike[str]) -> Spec:
+def spec_of(files: _core.ReplayFiles, path: AnyPath) -> Spec:
     """Returns the spec of the saved buffer. Raises ValueError with the path of the manifest if it cannot be read."""
     with naming(os.path.join(os.fsdecode(path), "manifest")):
         return Spec.of(files.spec)
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def naming(path: AnyPath) -> Iterator[None]:
     """Adds the path to errors that the files may cause: a ValueError or IncompatibleArena becomes a ValueError."""
     text = os.fsdecode(path)
     try:

@@ -55,7 +55,9 @@ TEST_CASE("an item keeps its list mapped") {
 TEST_CASE("an index beyond the list is an error") {
   const FileInMemory file(small());
   const SharedList list = SharedList::load(file.path()).value();
-  CHECK(list.at(3).code() == Code::kInvalid);
+  const auto beyond = list.at(3);
+  REQUIRE(beyond.code() == Code::kInvalid);
+  CHECK(beyond.error().message == "there is no item 3 in a SharedList of 3 items in '" + file.path() + "'");
   CHECK(SharedList().at(0).code() == Code::kInvalid);
   CHECK(SharedList().begin() == SharedList().end());
 }
@@ -70,5 +72,6 @@ TEST_CASE("loading a list reports what is wrong") {
   const FileInMemory file(damaged);
   const auto item = SharedList::load(file.path()).value().at(0);
   REQUIRE(item.code() == Code::kCorrupt);
-  CHECK(item.error().message.find("item 0") != std::string::npos);
+  CHECK(item.error().message.starts_with("item 0: "));
+  CHECK(item.error().message.ends_with(" items in '" + file.path() + "')"));
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "platform/file.h"
 #include "support/catch2.h"
 #include "support/lists.h"
 #include "support/recordings.h"
@@ -99,4 +100,27 @@ TEST_CASE("a frame that is larger than its place is refused") {
   const auto frame = open_bytes(bytes).value()->frame(0);
   REQUIRE(frame.code() == Code::kCorrupt);
   CHECK(frame.error().message.find("item 0") != std::string::npos);
+}
+
+TEST_CASE("a list at an offset is found between others") {
+  const std::string bytes = three(), page(platform::page_size(), 'x');
+  const FileInMemory file(page + bytes + std::string(2 * page.size() - bytes.size(), '\0'));
+  const auto reader = Reader::map(file.fd(), "the list", page.size()).value();
+  REQUIRE(reader->size() == 3);
+  CHECK(reader->bytes().size() == bytes.size());
+  CHECK(reader->frame(2).value().back() == std::byte{'c'});
+  for (const std::uint64_t offset : {std::uint64_t{64}, 2 * page.size(), 3 * page.size(), 1000 * page.size()}) {
+    CHECK(Reader::map(file.fd(), "the list", offset).code() == Code::kCorrupt);
+  }
+}
+
+TEST_CASE("a list at an offset cannot extend beyond its file") {
+  const std::string bytes = three(), page(platform::page_size(), 'x');
+  const FileInMemory file(page + bytes.substr(0, bytes.size() - 1));
+  CHECK(Reader::map(file.fd(), "the list", page.size()).code() == Code::kCorrupt);
+}
+
+TEST_CASE("a list is described by its items and its path") {
+  CHECK(open_bytes(three()).value()->description() == "SharedList of 3 items in 'three.smt'");
+  CHECK(Reader::map(FileInMemory(three()).fd(), "the new list").value()->description() == "SharedList of 3 items");
 }

@@ -259,9 +259,7 @@ def test_refused_rename_copies_into_the_old_file(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_folder_without_new_files_keeps_the_old_file_until_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_without_new_files_keeps_the_old_file_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: Any) -> None:  # a folder's mode would not stop root
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -320,9 +318,14 @@ def is_full(fd: int, offset: int, nbytes: int) -> None:
 
 def test_exception_keeps_the_old_file_and_leaves_no_other(tmp_path: Path, temporary: str) -> None:
     path = old_file(tmp_path / "file")
-    with pytest.raises(KeyError), whole_files.replacing(path) as file:
-        file.write(b"part")
-        raise KeyError
+
+    def fail() -> None:
+        with whole_files.replacing(path) as file:
+            file.write(b"part")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert path.read_bytes() == b"old" * 1000 and os.listdir(tmp_path) == ["file"]
 
 

@@ -8,6 +8,8 @@ import gc
 import itertools
 import os
 import pickle
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,13 +69,13 @@ def test_empty_list() -> None:
 
     assert len(shared) == 0 and list(shared) == [] and not shared
     assert list(SharedList(iter([]))) == []
-    with pytest.raises(IndexError, match="index 0 is out of range; the list has 0 items"):
+    with pytest.raises(IndexError, match="index 0 is out of range for a SharedList of 0 items"):
         shared[0]
 
 
 @pytest.mark.parametrize("index", [3, -4, 2**70])
 def test_index_out_of_range_raises(index: int) -> None:
-    with pytest.raises(IndexError, match="is out of range; the list has 3 items"):
+    with pytest.raises(IndexError, match=rf"^index {index} is out of range for a SharedList of 3 items$"):
         SharedList("abc")[index]
 
 
@@ -295,3 +297,27 @@ def test_subclass_stays_one() -> None:
 
 class Labelled(SharedList[int]):
     pass
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "message"),
+    [
+        (threading.Lock(), TypeError, r'^item 1: cannot pickle .* at \["a"\]\[0\] of the message'),
+        (lambda: 0, pickle.PicklingError, r'^item 1: .* at \["a"\]\[0\] of the message'),
+    ],
+)
+def test_error_of_an_item_names_its_number_and_place(item: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        SharedList([0, {"a": [item]}])
+
+
+def test_exception_of_an_item_keeps_its_type_and_arguments() -> None:
+    with pytest.raises(UnicodeDecodeError) as raised:
+        SharedList([0, FailsToReduce()])
+    assert raised.value.reason == "bad"
+    assert sys.version_info < (3, 11) or raised.value.__notes__ == ["item 1 of the SharedList"]
+
+
+class FailsToReduce:
+    def __reduce__(self) -> Any:
+        raise UnicodeDecodeError("utf-8", b"x", 0, 1, "bad")

@@ -222,7 +222,7 @@ def test_invalid_offset_is_refused_when_it_is_used(path: Path, number: int, offs
     loaded = SharedList.load(path)
 
     broken = min(number, 9)
-    with pytest.raises(shmtree.CorruptMessage, match=f"^item {broken}: "):
+    with pytest.raises(shmtree.CorruptMessage, match=f"^item {broken}: .*SharedList of 10 items in {str(path)!r}"):
         loaded[broken]
     assert loaded[2]["id"] == 2
 
@@ -290,3 +290,13 @@ def test_item_survives_garbage_collection_of_list_and_file(path: Path) -> None:
     array = SharedList.load(path)[0]
     path.unlink()
     assert array.sum() == 49_995_000
+
+
+def test_errors_of_a_loaded_list_name_its_path(path: Path) -> None:
+    SharedList([1, NeedsPickle(5)]).dump(path)
+    loaded = SharedList.load(path)
+
+    with pytest.raises(IndexError, match=rf"^index 2 is out of range for a SharedList of 2 items in {str(path)!r}$"):
+        loaded[2]
+    with pytest.raises(shmtree.PickleRefused, match=rf"^item 1: .* \(SharedList of 2 items in {str(path)!r}\)$"):
+        loaded[1]
