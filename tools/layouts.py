@@ -232,7 +232,7 @@ def table_of_values(name: str, text: str) -> str:
 def main() -> int:
     is_check = "--check" in sys.argv[1:]
     pages = {path: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-    headers = [ROOT / "src/memory/layout.h", ROOT / "src/memory/publishers.h"]
+    headers = [ROOT / "src/memory/layout.h", ROOT / "src/memory/publishers.h", ROOT / "src/memory/deaths.h"]
     headers += [ROOT / header for page in pages.values() for _, _, header, _, _ in MARKED.findall(page)]
     texts = {header: header.read_text() for header in dict.fromkeys(headers)}
     errors = []

@@ -76,7 +76,7 @@ class EndPointer {
 }  // namespace api
 
 /// Effect of the death of peers on calls that wait for them.
-/// - kRaise: returns kPeerDied once no peer is left and one of them was killed.
+/// - kRaise: returns kPeerDied once no peer is left and one of them was killed or failed.
 /// - kWait: waits for new peers.
 /// - kEach: the next call that detects a death returns kPeerDied for it, even if other peers remain.
 enum class OnPeerDeath { kRaise, kWait, kEach };
@@ -309,6 +309,9 @@ class Sender {
   /// Later calls return kClosed; waits for acks do so once the process has no other end of the channel. A put() in
   /// progress in another thread either returns kClosed, or its message is received before the end of the stream.
   void close();
+  /// Closes like close(), and reports a failure, such as an exception that this process has caught: receivers get all
+  /// messages, and then kPeerDied with this process's id instead of kClosed.
+  void fail();
   /// True if close() was called or this object was moved from.
   bool closed() const noexcept;
 
@@ -368,7 +371,7 @@ class Receiver {
   /// Receives the next message. Its arrays are views of shared memory that the Item keeps alive.
   /// - kEmpty: no message arrived in time.
   /// - kClosed: closed here, or every sender has closed or exited and all messages are received. kPeerDied instead of
-  ///   the latter, once, if a sender was killed.
+  ///   the latter, once, if a sender was killed or failed.
   /// - kCorrupt: the message was damaged. It is consumed.
   /// - kOutOfSharedMemory: this process has no memory or address space for the message. It stays in the channel, or
   ///   is returned to it.

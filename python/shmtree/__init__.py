@@ -64,6 +64,7 @@ from .errors import (
     RemoteError,
     ShutDown,
     UnusedEndWarning,
+    WorkerFailed,
 )
 
 __all__ = [
@@ -108,6 +109,7 @@ __all__ = [
     "SubprocessIterator",
     "Subscriber",
     "UnusedEndWarning",
+    "WorkerFailed",
     "clean_names",
     "create_pair",
     "default_arena",

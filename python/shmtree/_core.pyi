@@ -442,7 +442,7 @@ class SenderBase(_Sending, Generic[_T]):
             queue.Full: The channel is still full after `timeout` seconds.
             ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
                 processes that have one are blocked and never used it (a deadlock).
-            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one died or failed.
                 A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
             ShutDown: The queue was shut down.
             MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
@@ -522,6 +522,8 @@ class SenderBase(_Sending, Generic[_T]):
         """Blocks until `n` processes are attached as receivers."""
     def _send_requests(self) -> None:
         """Lets this object put into the channel of a Service."""
+    def _fail(self, exit_code: int, /) -> None:
+        """Does what fail() does. An exit code other than 0 is reported."""
     def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
         """Returns an uninitialised array in the channel's arena, which `put` gives away instead of copying it.
 
@@ -561,7 +563,7 @@ class SenderBase(_Sending, Generic[_T]):
 
         Raises:
             TimeoutError: Some messages are still unacked after `timeout` seconds.
-            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed.
+            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
             ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
                 objects of the channel.
         """
@@ -575,7 +577,7 @@ class SenderBase(_Sending, Generic[_T]):
         Raises:
             TimeoutError: The message is still unacked after `timeout` seconds.
             ValueError: `put` has returned no such ticket.
-            shmtree.PeerDied: No receiver is attached that could receive it, and one was killed.
+            shmtree.PeerDied: No receiver is attached that could receive it, and one was killed or failed.
             ChannelClosed: No receiver is attached that could receive it, or this process has closed all its objects
                 of the channel.
         """
@@ -609,7 +611,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
             ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
                 attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
                 end of the stream.
-            shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+            shmtree.PeerDied: The stream has ended and a sender was killed or failed. Raised once, then ChannelClosed.
                 An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
@@ -744,7 +746,7 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
             queue.Full: The channel is still full after `timeout` seconds.
             ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
                 processes that have one are blocked and never used it (a deadlock).
-            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one died or failed.
                 A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
             ShutDown: The queue was shut down.
             MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
@@ -831,7 +833,7 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
             ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
                 attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
                 end of the stream.
-            shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+            shmtree.PeerDied: The stream has ended and a sender was killed or failed. Raised once, then ChannelClosed.
                 An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
@@ -1349,7 +1351,7 @@ class ReplayWriter:
                 still needs its `final`. Nothing is added.
             queue.Full: The `limit` does not allow the row, or the arena has no memory, after `timeout` seconds.
             TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
-            shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
+            shmtree.PeerDied: The call waits for samplers, some died or failed, none is left, and the buffer was made
                 with ``on_peer_death="raise"``.
 
         If an error has the attribute `sent` = 1, the row was added and its `final` was not: pass that to `end`.
@@ -1536,6 +1538,7 @@ class Observer:
 
 def open_arena_for_reading(uuid: bytes, pid: int, fd: int) -> int: ...
 def look_at_queue(uuid: bytes, block: int, most: int, most_bytes: int) -> list[tuple[int, int, int | None, bytes]]: ...
+def note_exit_code(code: int) -> None: ...
 def leave_all() -> None: ...
 def forget_exit() -> None: ...
 def set_idle_callback(callback: Callable[[], object]) -> None: ...

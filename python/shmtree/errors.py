@@ -30,6 +30,7 @@ __all__ = [
     "RemoteError",
     "ShutDown",
     "UnusedEndWarning",
+    "WorkerFailed",
 ]
 
 
@@ -81,7 +82,7 @@ class Overrun(Error):
 
 
 class PeerDied(Error, ConnectionError):
-    """No peer is left that could serve the call, and at least one was killed.
+    """No peer is left that could serve the call, and at least one was killed or failed.
 
     Attributes:
         pids: Process ids of the killed peers. A forked process that was killed before it stored its pid is only in the
@@ -95,15 +96,44 @@ class PeerDied(Error, ConnectionError):
         return f"{text}. {AT_A_PROMPT}" if hasattr(sys, "ps1") else text
 
 
-class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
-    """The other side of a `Pipe` is gone, and a process of it was killed.
+class WorkerFailed(PeerDied):
+    """No peer is left that could serve the call, and at least one failed.
 
-    It is also the ``EOFError`` of `recv` and the ``BrokenPipeError`` of `send`.
+    A process fails if an uncaught exception ends it, or if an exception leaves the ``with`` block of its `Sender`. A
+    child also fails if it calls ``sys.exit`` with a code other than 0. Ctrl-C is no failure.
+
+    Attributes:
+        pids: Process ids of all peers that failed or were killed.
+        exit_code: Exit code of the first of them that has one; ``None``: no process that failed has ended for it.
+    """
+
+    exit_code: int | None = None
+
+
+class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
+    """The other side of a `Pipe` is gone, and a process of it was killed or failed.
+
+    It is also the ``EOFError`` of `recv` and the ``BrokenPipeError`` of `send`, and a `WorkerFailed` if a process
+    failed.
     """
 
     def __init__(self, *args: object, pids: tuple[int, ...] = ()) -> None:
         super().__init__(*args)
         self.pids = pids
+
+    @staticmethod
+    def of(error: PeerDied, text: str | None = None) -> ConnectionLost:
+        """Returns the error of a connection for that of one of its channels, with another text if one is given."""
+        args = error.args if text is None else (text,)
+        if not isinstance(error, WorkerFailed):
+            return ConnectionLost(*args, pids=error.pids)
+        failed = _ConnectionFailed(*args, pids=error.pids)
+        failed.exit_code = error.exit_code
+        return failed
+
+
+class _ConnectionFailed(ConnectionLost, WorkerFailed):
+    pass
 
 
 class MessageTooLarge(Error, ValueError):

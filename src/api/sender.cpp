@@ -182,6 +182,9 @@ Result<Sender> Sender::open(const std::string& handle) {
 void Sender::close() {
   state_->close();
 }
+void Sender::fail() {
+  state_->fail(End::kSending, memory::Failure::kNoExitCode);
+}
 bool Sender::closed() const noexcept {
   return state_->is_closed();
 }

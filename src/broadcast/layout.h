@@ -13,7 +13,7 @@ namespace shmtree::broadcast {
 using memory::Event;
 using memory::Identity;
 
-constexpr std::uint32_t kRingVersion = 6;
+constexpr std::uint32_t kRingVersion = 7;
 constexpr std::uint64_t kMaxEntries = 1 << 20;
 constexpr std::uint32_t kMaxCursors = 256;
 

@@ -197,11 +197,11 @@ ChannelStats Channel::stats() {
   };
 }
 
+// A process that is killed before detach() is reported at the ends that it has not left yet, as a failure must be.
 void Channel::leave_all() noexcept {
-  for (const auto& channel : channels().all()) {
-    channel->parts_.membership.leave_at_exit();
-    channel->arena_->participants().detach();
-  }
+  const auto left = channels().all();
+  for (const auto& channel : left) channel->parts_.membership.leave_at_exit();
+  for (const auto& channel : left) channel->arena_->participants().detach();
 }
 
 }  // namespace shmtree::channel

@@ -5,21 +5,24 @@
 #include <utility>
 
 #include "memory/arena.h"
-#include "platform/errors.h"
 #include "platform/machine.h"
 
 namespace shmtree::channel {
 
 using namespace platform;
+using memory::Failure;
 
-void add_killed(KilledList& killed, std::int32_t pid) noexcept {
-  if (pid == 0) pid = kUnknownPid;
-  for (const auto& noted : killed.pids) {
-    if (load_relaxed(noted) == pid) return;  // an interrupted reconcile has added it
+void add_killed(KilledList& killed, std::int32_t pid, Failure failure) noexcept {
+  const memory::DeathWord word = pid == 0 ? kUnknownPid : memory::death_word(pid, failure);
+  const auto is_same = [&](memory::DeathWord other) {
+    return word < 0 ? other == word : memory::pid_of_death(other) == pid;
+  };
+  for (const auto& noted : killed.words) {
+    if (is_same(load_relaxed(noted))) return;  // added by an interrupted reconcile, or by the process when it failed
   }
-  for (auto& free : killed.pids) {
-    std::int32_t none = 0;
-    if (compare_swap(free, none, pid) || none == pid) return;
+  for (auto& free : killed.words) {
+    memory::DeathWord none = 0;
+    if (compare_swap(free, none, word) || is_same(none)) return;
   }
 }
 
@@ -28,8 +31,6 @@ namespace {
 std::string seconds(std::uint64_t count) {
   return std::to_string(count) + " s";
 }
-
-constexpr std::size_t kMaxKilledText = 48;  // characters that append_killed() adds at most
 
 }  // namespace
 
@@ -53,7 +54,7 @@ std::uint64_t Ends::keeping_open(End end, std::uint32_t word) const noexcept {
 }
 
 bool Ends::has_killed_members(End end) const noexcept {
-  return std::ranges::any_of(state(end).killed.pids, [](const auto& pid) { return load_acquire(pid) != 0; });
+  return std::ranges::any_of(state(end).killed.words, [](const auto& word) { return load_acquire(word) != 0; });
 }
 
 bool Ends::has_attached_member(End end) const noexcept {
@@ -95,7 +96,7 @@ bool Ends::has_other_member(End end, Identity observer) const noexcept {
 }
 
 bool Ends::has_only_dead_peers(End end, Identity observer) const noexcept {
-  if (!may_report_dead_peers(end) || control_.is_shut_down()) [[likely]]
+  if (control_.ending() != Ending::kQueueRaise || !has_killed_members(end) || control_.is_shut_down()) [[likely]]
     return false;
   return !has_users_by(end, [&] { return has_other_member(end, observer); });
 }
@@ -200,30 +201,35 @@ Status Ends::report_dead_peers(End end) const {
   if (!has_only_dead_peers(end, control_.arena.current_identity())) [[likely]]
     return success();
   const std::string use = end == End::kSending ? "put into" : "get from";
-  Error error{Code::kPeerDied, "no other process is left that could " + use + " this queue, and these died:"};
-  for (const auto& noted : state(end).killed.pids) {
-    if (const std::int32_t pid = load_relaxed(noted); pid != 0) append_killed(error, pid);
+  Error error{Code::kPeerDied, "no other process is left that could " + use + " this queue, and these"};
+  std::vector<memory::DeathWord> found;
+  for (const auto& noted : state(end).killed.words) {
+    if (const memory::DeathWord word = load_relaxed(noted); word != 0) found.push_back(word);
   }
+  memory::describe_deaths(error, found);
   return error;
 }
 
 std::optional<Error> Ends::take_deaths(End end) const {
   if (!has_killed_members(end)) return std::nullopt;
   const std::string peers = end == End::kSending ? "senders" : "receivers";
-  Error error{Code::kPeerDied, has_users(end) ? "these " + peers + " died without closing:"
-                                              : "no " + peers + " are left, and these died without closing:"};
+  Error error{Code::kPeerDied, has_users(end) ? "these " + peers : "no " + peers + " are left, and these"};
   error.pids.reserve(kMaxKilled);
-  // Reserved now, since the loop removes pids from the list.
-  error.message.reserve(error.message.size() + std::size_t{kMaxKilled} * kMaxKilledText);
-  bool took = false;
-  for (auto& noted : state(end).killed.pids) {
-    const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
-    if (pid == 0) continue;
-    append_killed(error, pid);
-    took = true;
+  // Reserved now, since the loop removes words from the list.
+  error.message.reserve(error.message.size() + memory::kMaxDeathVerb + kMaxKilled * memory::kMaxDeathText);
+  memory::DeathWord found[kMaxKilled];
+  std::size_t count = 0;
+  for (auto& noted : state(end).killed.words) {
+    const memory::DeathWord word = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
+    if (word != 0) found[count++] = word;
   }
-  if (!took) return std::nullopt;  // another thread reports them
+  if (count == 0) return std::nullopt;  // another thread reports them
+  memory::describe_deaths(error, std::span(found, count));
   return error;
+}
+
+void Ends::note_failed(End end, Failure failure) noexcept {
+  if (is_attached(end, control_.arena.current_identity())) add_killed(state(end).killed, process_id(), failure);
 }
 
 Error Ends::end_error(End end) const {

@@ -26,8 +26,8 @@
 
 namespace shmtree::channel {
 
-// Records the death of a process that was attached to an end. Peers see it once no process is left.
-void add_killed(KilledList& killed, std::int32_t pid) noexcept;
+// Records the death, or the failure, of a process that was attached to an end. Peers see it once no process is left.
+void add_killed(KilledList& killed, std::int32_t pid, memory::Failure failure = memory::Failure::kNone) noexcept;
 
 class Ends {
  public:
@@ -37,6 +37,11 @@ class Ends {
     return state(end).members.contains(memory::slot_of(member));
   }
   bool has_attached_member(End end) const noexcept;
+  // True if the member is attached, as in a pair: a process that uses only the other end is not.
+  bool is_attached(End end, Identity member) const noexcept {
+    const std::uint32_t slot = memory::slot_of(member);
+    return member != memory::kNoIdentity && (taking_part(end, slot / 64) & ParticipantSet::bit_of(slot)) != 0;
+  }
   // True if, at some instant of the call, a process is attached to the end or the end is in transit.
   bool has_users(End end) const noexcept;
   bool has_users_at_either() const noexcept { return has_users(End::kSending) || has_users(End::kReceiving); }
@@ -92,6 +97,8 @@ class Ends {
   bool is_over(End end, Identity observer) const noexcept;
   // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
+  // Records that this process failed, if it is attached to the end.
+  void note_failed(End end, memory::Failure failure) noexcept;
   bool has_killed_members(End end) const noexcept;
   // True if the process `observer`, by default this one, must report deaths now: with Ending::kEach, or because of
   // has_only_dead_peers().
@@ -104,12 +111,13 @@ class Ends {
   // With Ending::kQueueRaise: true if a member of the end was killed, and no process except `observer` can use the end
   // any more. A process that has used only the other end does not count, as in a pair.
   bool has_only_dead_peers(End end, Identity observer) const noexcept;
-  // True if has_only_dead_peers() may hold for some process.
-  bool may_report_dead_peers(End end) const noexcept {
-    return control_.ending() == Ending::kQueueRaise && has_killed_members(end);
+  // True if has_deaths_to_report() may hold for some process before the end is over.
+  bool may_report_deaths(End end) const noexcept {
+    const Ending ending = control_.ending();
+    return (ending == Ending::kQueueRaise || ending == Ending::kEach) && has_killed_members(end);
   }
   // True if calls that wait for processes at the end may have to return an error. Each process checks that for itself.
-  bool may_end_waits(End end) const noexcept { return !has_users(end) || may_report_dead_peers(end); }
+  bool may_end_waits(End end) const noexcept { return !has_users(end) || may_report_deaths(end); }
   // Returns kPeerDied with the pids of the killed members if has_only_dead_peers() for this process. Takes nothing from
   // the list, so every call reports them until another process has the queue.
   Status report_dead_peers(End end) const;

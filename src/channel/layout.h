@@ -22,6 +22,7 @@
 // never overestimate it.
 #pragma once
 
+#include "memory/deaths.h"
 #include "memory/layout.h"
 #include "platform/atomics.h"
 
@@ -215,11 +216,12 @@ enum class Shutdown : std::uint32_t {
 };
 
 constexpr std::uint32_t kMaxKilled = 16;
-constexpr std::int32_t kUnknownPid = -1;  // stands for a forked child that was killed before it stored its pid
-// Pids of the members of an end that were killed and not yet reported; 0 is a free word. The process that detects a
-// death changes a 0 to the pid, and the process that reports it changes the pid to 0, so each death is reported once.
+constexpr memory::DeathWord kUnknownPid = -1;  // stands for a forked child that was killed before it stored its pid
+// Members of an end that were killed or failed, and not yet reported; 0 is a free word. The process that detects a
+// death, or fails, changes a 0 to its word. The process that reports it changes the word to 0, so each death is
+// reported once.
 struct alignas(64) KilledList {
-  std::atomic<std::int32_t> pids[kMaxKilled];
+  std::atomic<memory::DeathWord> words[kMaxKilled];
 };
 static_assert(sizeof(KilledList) == 64);
 
@@ -229,7 +231,7 @@ struct EndState {
   ParticipantSet users;    // Members that have used it.
   ParticipantSet given;    // Members that received it as an argument or in a message, and may not have used it yet.
   ParticipantSet passive;  // Not members, but own the end: they become members when they use it.
-  KilledList killed;       // Pids of members that were killed and not reported; 0: a free word.
+  KilledList killed;       // Members that were killed or failed, and not reported; 0: a free word.
   // Only an end that has begun can be left. The members of a new end may become passive before any of them uses it.
   alignas(64) std::atomic<std::uint32_t> begun;  // 1, for good, once a member has used, passed on or left the end.
   std::atomic<std::uint32_t> seats;              // Number of times that a member was added.

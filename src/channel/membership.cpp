@@ -51,9 +51,9 @@ void Membership::add_member(End end, Identity identity) noexcept {
 // Removes one killed member from the list: this process is its successor.
 void Membership::replace_killed(End end) noexcept {
   if (control_.ending() != Ending::kWait) return;
-  for (auto& noted : state(end).killed.pids) {
-    std::int32_t pid = load_relaxed(noted);
-    if (pid != 0 && compare_swap(noted, pid, 0)) return;
+  for (auto& noted : state(end).killed.words) {
+    memory::DeathWord word = load_relaxed(noted);
+    if (word != 0 && compare_swap(noted, word, 0)) return;
   }
 }
 
@@ -113,6 +113,7 @@ void Membership::leave_all() noexcept {
 }
 
 void Membership::leave_at_exit() noexcept {
+  for (const End end : kEnds) note_failure(end);  // of both, before a use of either is forgotten
   for (const End end : kEnds) {
     const Identity me = control_.arena.current_identity();
     if (me != memory::kNoIdentity) state(end).passive.remove(memory::slot_of(me));
@@ -129,6 +130,11 @@ bool Membership::is_used_here() noexcept {
   return is_open(End::kSending) || is_open(End::kReceiving);
 }
 
+void Membership::note_failure(End end) noexcept {
+  const memory::Failure failure = memory::exit_failure();
+  if (failure != memory::Failure::kNone) ends_.note_failed(end, failure);
+}
+
 // Detaches the process from the end, unless another thread has joined it since the last object was destroyed.
 void Membership::depart_unless_used(End end, Role role) noexcept {
   const Identity me = control_.arena.current_identity();
@@ -137,6 +143,7 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
     const std::lock_guard guard(mutex_);
     if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
     if (role == Role::kMember || state(end).users.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
+    if (role == Role::kMember) note_failure(end);
     state(end).members.remove(memory::slot_of(me));
     state(end).users.remove(memory::slot_of(me));
     state(end).given.remove(memory::slot_of(me));

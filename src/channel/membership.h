@@ -6,6 +6,7 @@
 //     cleared only when no object is left, both under mutex_. A forked child is a member before it exists.
 //   - leave() sets `begun` before it clears a member's bit, so that a reconcile finishes the removal after a crash.
 //     make_passive() sets `begun` only if the process had used the end.
+//   - A process with an exit_failure() records it before it clears its bit of an end that it is attached to.
 //   - The process's `passive` bit is set while it has a passive object of the end.
 //   - An object that is closed while a call may still put a message counts until leave_now(). It does not count for a
 //     forked child, which has no such calls.
@@ -88,6 +89,7 @@ class Membership {
   void leave_end(End end, Role role) noexcept;
   bool is_open(End end) const noexcept { return objects_[end] > leaving_[end]; }
   void depart_unless_used(End end, Role role = Role::kMember) noexcept;
+  void note_failure(End end) noexcept;
   void note_use(End end, Identity me) noexcept;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 

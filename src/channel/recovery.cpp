@@ -253,7 +253,7 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   const bool must_report = ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending, memory::kNoIdentity);
   if (must_report || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::send_wakes(control, End::kReceiving);
-  } else if (ends.may_report_dead_peers(End::kSending)) {
+  } else if (ends.may_report_deaths(End::kSending)) {
     Watchers::announce_deaths(control, ends, End::kSending);
   }
 }

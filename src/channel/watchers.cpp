@@ -49,7 +49,7 @@ void Watchers::wake_all() noexcept {
   notify_all(control_.shared.acked);
   if (can_put()) {
     send_wakes(control_, End::kSending);
-  } else if (ends_.may_report_dead_peers(End::kReceiving)) {
+  } else if (ends_.may_report_deaths(End::kReceiving)) {
     announce_deaths(control_, ends_, End::kReceiving);
   }
   announce_end();
@@ -64,7 +64,7 @@ void Watchers::announce_end() noexcept {
   notify_all(control_.shared.items);
   send_bytes_to(control_, End::kReceiving, [this](Identity identity) {
     return can_receive() || ends_.is_over(End::kSending, identity) ||
-           ends_.has_only_dead_peers(End::kSending, identity);
+           ends_.has_deaths_to_report(End::kSending, identity);
   });
 }
 

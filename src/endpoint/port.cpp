@@ -71,6 +71,12 @@ void Port::close(End end) noexcept {
   channel_->watchers().wake_all();
 }
 
+void Port::fail(End end, memory::Failure failure) noexcept {
+  const Call call(*this);
+  if (is_attached(end)) channel_->ends().note_failed(end, failure);
+  close(end);
+}
+
 // Called by the last call that used an end which another thread has closed, or by the last call that used the port.
 void Port::finish_closing() noexcept {
   {

@@ -43,6 +43,8 @@ class Port {
   // channel, including calls of this port.
   void close(channel::End end) noexcept;
   bool closed(channel::End end) const noexcept { return attachment(end) >= Attachment::kClosing; }
+  // Closes the end, and reports a failure of this process to the peers, unless they do not count it as attached.
+  void fail(channel::End end, memory::Failure failure) noexcept;
 
   // True if this process inherited the port over a fork after attach().
   bool is_inherited() const noexcept { return attached_in_ != fork_count(); }

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "platform/errors.h"
 #include "platform/machine.h"
 
 namespace shmtree::memory {
@@ -13,17 +12,21 @@ using namespace platform;
 
 namespace {
 
-std::uint64_t word_of(Identity identity) noexcept {
-  return std::uint64_t{identity} << 32 | static_cast<std::uint32_t>(process_id());
+std::uint64_t word_of(Identity identity, Failure failure = Failure::kNone) noexcept {
+  return std::uint64_t{identity} << 32 | static_cast<std::uint32_t>(death_word(process_id(), failure));
 }
 constexpr Identity identity_of(std::uint64_t word) noexcept {
   return static_cast<Identity>(word >> 32);
 }
-constexpr int pid_of(std::uint64_t word) noexcept {
-  return static_cast<int>(static_cast<std::uint32_t>(word));
+constexpr DeathWord death_of(std::uint64_t word) noexcept {
+  return static_cast<DeathWord>(static_cast<std::uint32_t>(word));
 }
 
 }  // namespace
+
+bool Publishers::may_publish(std::uint64_t word) const noexcept {
+  return failure_of(death_of(word)) == Failure::kNone && participants_.is_alive(identity_of(word));
+}
 
 bool Publishers::enter(Identity me) noexcept {
   const std::uint64_t mine = word_of(me);
@@ -33,7 +36,7 @@ bool Publishers::enter(Identity me) noexcept {
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     std::uint64_t word = load_acquire(words_.by_slot[slot]);
-    if (word == 0 || participants_.is_alive(identity_of(word))) continue;
+    if (word == 0 || may_publish(word)) continue;
     compare_swap(words_.by_slot[slot], word, std::uint64_t{0});
   }
   return true;
@@ -43,7 +46,8 @@ bool Publishers::leave() noexcept {
   const Identity me = participants_.current();
   if (me == kNoIdentity) return false;
   std::uint64_t mine = word_of(me);
-  return compare_swap(words_.by_slot[slot_of(me)], mine, std::uint64_t{0});
+  const Failure failure = exit_failure();
+  return compare_swap(words_.by_slot[slot_of(me)], mine, failure == Failure::kNone ? 0 : word_of(me, failure));
 }
 
 std::vector<int> Publishers::pids() const {
@@ -51,19 +55,19 @@ std::vector<int> Publishers::pids() const {
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const std::uint64_t word = load_acquire(words_.by_slot[slot]);
-    if (word != 0 && participants_.is_alive(identity_of(word))) found.push_back(pid_of(word));
+    if (word != 0 && may_publish(word)) found.push_back(pid_of_death(death_of(word)));
   }
   return found;
 }
 
 Status Publishers::check(bool begun, const char* did) const try {
-  std::vector<int> killed;
+  std::vector<DeathWord> killed;
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const std::uint64_t word = load_acquire(words_.by_slot[slot]);
     if (word == 0) continue;
-    if (participants_.is_alive(identity_of(word))) return success();
-    killed.push_back(pid_of(word));
+    if (may_publish(word)) return success();
+    killed.push_back(death_of(word));
   }
   if (killed.empty()) {
     return begun ? Status(Error{.code = Code::kClosed,
@@ -72,9 +76,9 @@ Status Publishers::check(bool begun, const char* did) const try {
   }
   std::string text("every process that ");
   text += did;
-  text += " has died or closed; died without closing:";
+  text += " has died or closed; these";
   Error error{.code = Code::kPeerDied, .message = std::move(text)};
-  for (const int pid : killed) append_killed(error, pid);
+  describe_deaths(error, killed);
   return error;
 } catch (const std::bad_alloc&) {
   return out_of_memory();

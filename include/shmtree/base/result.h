@@ -38,7 +38,7 @@ enum class Code : std::uint8_t {
   kTimeout,            ///< No ack, or no lock, before the deadline.
   kClosed,             ///< This end was closed here, or the stream has ended.
   kShutDown,           ///< The queue was shut down. For receivers: and nothing is left in it.
-  kPeerDied,           ///< No process is left that could serve this call, and one of them was killed: `pids`.
+  kPeerDied,           ///< No process is left that could serve this call, and one was killed or failed: `pids`.
   kMessageTooLarge,    ///< The message exceeds the budget. Waiting would not help.
   kOutOfSharedMemory,  ///< No memory: because of held views, in the machine, or in this process.
   kCorrupt,            ///< Bytes that no sender of this version writes.
@@ -58,10 +58,13 @@ std::string_view name_of(Code code) noexcept;
 
 /// Describes why a call failed, for programs and for people.
 struct Error {
-  Code code = Code::kOs;    ///< The reason, for programs.
-  std::string message{};    ///< A complete sentence with the numbers.
-  int os_errno = 0;         ///< errno of the failed system call. 0: none.
-  std::vector<int> pids{};  ///< The killed processes, for kPeerDied, except those killed before they stored their pid.
+  Code code = Code::kOs;  ///< The reason, for programs.
+  std::string message{};  ///< A complete sentence with the numbers.
+  int os_errno = 0;       ///< errno of the failed system call. 0: none.
+  /// For kPeerDied: 0 if all of `pids` were killed. Otherwise the exit code of one that failed; -1: it has none.
+  int exit_code = 0;
+  /// The killed or failed processes, for kPeerDied, except those killed before they stored their pid.
+  std::vector<int> pids{};
   /// The message concerned, for kCorrupt, and for kOutOfSharedMemory of a message to be received.
   std::uint64_t ticket = 0;
   std::uint64_t completed = 0;  ///< Number of items that succeeded before the error, for calls with several.

@@ -5,15 +5,15 @@
 namespace shmtree::python {
 namespace {
 
-PyObject* class_of(Code code) noexcept {
+PyObject* class_of(const Error& error) noexcept {
   const Package& types = package();
-  switch (code) {
+  switch (error.code) {
     case Code::kFull: return types.queue_full;
     case Code::kEmpty: return types.queue_empty;
     case Code::kTimeout: return PyExc_TimeoutError;
     case Code::kClosed: return types.channel_closed;
     case Code::kShutDown: return types.shut_down;
-    case Code::kPeerDied: return types.peer_died;
+    case Code::kPeerDied: return error.exit_code == 0 ? types.peer_died : types.worker_failed;
     case Code::kMessageTooLarge: return types.message_too_large;
     case Code::kOutOfSharedMemory: return types.out_of_shared_memory;
     case Code::kCorrupt: return types.corrupt_message;
@@ -41,7 +41,10 @@ bool set_attribute(PyObject* exception, const char* name, std::uint64_t number) 
 bool add_attributes(PyObject* exception, const Error& error) {
   switch (error.code) {
     case Code::kFull: return set_attribute(exception, "sent", error.completed);
-    case Code::kPeerDied: return set_attribute(exception, "pids", tuple_of(std::span<const int>(error.pids)));
+    case Code::kPeerDied:
+      if (error.exit_code > 0 && !set_attribute(exception, "exit_code", static_cast<std::uint64_t>(error.exit_code)))
+        return false;
+      return set_attribute(exception, "pids", tuple_of(std::span<const int>(error.pids)));
     case Code::kCorrupt: return set_attribute(exception, "ticket", error.ticket);
     case Code::kOverrun: return set_attribute(exception, "missed", error.missed);
     default: return true;
@@ -85,7 +88,7 @@ PyObject* raise(const Error& error) {
   if (PyErr_Occurred()) return nullptr;
   Ref message(PyUnicode_DecodeUTF8(error.message.data(), static_cast<Py_ssize_t>(error.message.size()), "replace"));
   if (!message) return nullptr;
-  PyObject* cls = class_of(error.code);
+  PyObject* cls = class_of(error);
   Ref exception(error.os_errno != 0 && PyObject_IsSubclass(cls, PyExc_OSError) == 1
                     ? PyObject_CallFunction(cls, "iO", error.os_errno, message.get())
                     : PyObject_CallFunctionObjArgs(cls, message.get(), nullptr));

@@ -6,9 +6,9 @@
 
 namespace shmtree::python {
 
-// Sets the exception that stands for `error`, with its attributes (`sent` for Full, `pids` for PeerDied, `ticket` for
-// CorruptMessage, `missed` for Overrun). Keeps an exception that is already set, for example by a signal handler during
-// a wait. Returns null, so that a caller can `return raise(error)`.
+// Sets the exception that stands for `error`, with its attributes (`sent` for Full, `pids` for PeerDied, also
+// `exit_code` for WorkerFailed, `ticket` for CorruptMessage, `missed` for Overrun). Keeps an exception that is already
+// set, for example by a signal handler during a wait. Returns null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
 // Does the same for an error of a frame: sets CorruptMessage, or IncompatibleMessage for a frame of another version.

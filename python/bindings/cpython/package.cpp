@@ -20,6 +20,7 @@ bool set_package(PyObject* given) {
       {&members.channel_closed, "ChannelClosed"},
       {&members.shut_down, "ShutDown"},
       {&members.peer_died, "PeerDied"},
+      {&members.worker_failed, "WorkerFailed"},
       {&members.message_too_large, "MessageTooLarge"},
       {&members.out_of_shared_memory, "OutOfSharedMemory"},
       {&members.corrupt_message, "CorruptMessage"},

@@ -6,9 +6,9 @@
 namespace shmtree::python {
 
 struct Package {
-  PyObject *error, *channel_closed, *shut_down, *peer_died, *message_too_large, *out_of_shared_memory, *corrupt_message,
-      *incompatible_message, *pickle_refused, *not_portable, *incompatible_arena, *overrun, *unused_end_warning,
-      *queue_full, *queue_empty;
+  PyObject *error, *channel_closed, *shut_down, *peer_died, *worker_failed, *message_too_large, *out_of_shared_memory,
+      *corrupt_message, *incompatible_message, *pickle_refused, *not_portable, *incompatible_arena, *overrun,
+      *unused_end_warning, *queue_full, *queue_empty;
   PyObject *describe_dtype, *parse_dtype, *dtype_of_other_package, *has_torch;
   PyObject *tensor_parts, *tensor_build, *device_leaf;
   PyObject *reducers, *path_of_refused, *path_of_local, *attrs_fields, *is_model, *model_state, *model_build;

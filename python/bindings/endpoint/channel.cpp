@@ -161,6 +161,8 @@ void bind_channel(py::module_& module) {
           },
           "identity"_a, "receiving"_a);
   module.def("set_unused_after", &set_unused_after, "seconds"_a);
+  module.def(
+      "note_exit_code", [](std::uint32_t code) { memory::note_exit(static_cast<memory::Failure>(code)); }, "code"_a);
   module.def("leave_all", [] {
     set_exiting(true);
     const WithoutGil unlocked;
@@ -168,7 +170,10 @@ void bind_channel(py::module_& module) {
     broadcast::Ring::leave_all();
     replay::BufferMembers::leave_all();
   });
-  module.def("forget_exit", [] { set_exiting(false); });
+  module.def("forget_exit", [] {
+    set_exiting(false);
+    memory::note_exit(memory::Failure::kNone);
+  });
   module.def(
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, "callback"_a);
   module.def(

@@ -28,7 +28,7 @@ Raises:
     queue.Full: The channel is still full after `timeout` seconds.
     ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
         processes that have one are blocked and never used it (a deadlock).
-    shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+    shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one died or failed.
         A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
     ShutDown: The queue was shut down.
     MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
@@ -125,7 +125,7 @@ Args:
 
 Raises:
     TimeoutError: Some messages are still unacked after `timeout` seconds.
-    shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed.
+    shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
     ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
         objects of the channel.
 )";
@@ -142,7 +142,7 @@ Args:
 Raises:
     TimeoutError: The message is still unacked after `timeout` seconds.
     ValueError: `put` has returned no such ticket.
-    shmtree.PeerDied: No receiver is attached that could receive it, and one was killed.
+    shmtree.PeerDied: No receiver is attached that could receive it, and one was killed or failed.
     ChannelClosed: No receiver is attached that could receive it, or this process has closed all its objects
         of the channel.
 )";
@@ -208,7 +208,7 @@ Raises:
     ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
         attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
         end of the stream.
-    shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+    shmtree.PeerDied: The stream has ended and a sender was killed or failed. Raised once, then ChannelClosed.
         An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
     ShutDown: The queue was shut down and is empty.
     MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of

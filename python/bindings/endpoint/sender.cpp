@@ -240,6 +240,14 @@ PyObject* check_receivers(PyObject* self, PyObject*) {
   });
 }
 
+PyObject* fail(PyObject* self, PyObject* exit_code) {
+  const long code = PyLong_AsLong(exit_code);
+  if (PyErr_Occurred()) return nullptr;
+  const auto failure = code == 0 ? memory::Failure::kNoExitCode : static_cast<memory::Failure>(code);
+  as_endpoint(self)->port.fail(End::kSending, failure);
+  return run_close_callback(self);
+}
+
 PyObject* name_to_put(PyObject* self, PyObject*) {
   return wake_name(self, End::kSending);
 }
@@ -371,6 +379,7 @@ const PyMethodDef kSenderMethods[] = {
      "Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."},
     {"_writable_fileno", as_method<writable_fileno_to_put>(), METH_NOARGS,
      "Returns a descriptor that is always writable, and readable once no receiver is attached any more."},
+    {"_fail", as_method<fail>(), METH_O, "Does what fail() does. An exit code other than 0 is reported."},
     {"has_space", as_method<has_space>(), METH_NOARGS, kHasSpaceDoc},
     {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAllAckDoc},
     {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAckDoc},

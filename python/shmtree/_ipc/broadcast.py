@@ -45,7 +45,7 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
 
     A process is a publisher from its first `put` until it closes or drops its last object of the Broadcast, or exits.
     If no publisher is left, subscribers receive the remaining messages and then ChannelClosed (iteration stops), or
-    PeerDied if a publisher was killed. They continue when another process puts.
+    PeerDied if one was killed or failed. They continue when another process puts.
 
     Args:
         capacity: Number of messages by which the slowest blocking subscriber may lag. A subscriber that does not block
@@ -348,7 +348,7 @@ class Subscriber(Generic[T]):
             queue.Empty: No message came in time.
             Overrun: Messages were overwritten, and the subscription has `on_lag="raise"`; `.missed` has their number.
             ChannelClosed: No publisher is left.
-            shmtree.PeerDied: No publisher is left, and one was killed.
+            shmtree.PeerDied: No publisher is left, and one was killed or failed.
             MemoryError: This process has no memory for the message. The message is kept: the next call returns it, or a
                 newer one with `on_lag="latest"`. After eight failures in a row the message is skipped, and counts as
                 missed. SystemExit and GeneratorExit of code that unpickles count as failures, too. KeyboardInterrupt

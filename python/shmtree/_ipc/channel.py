@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from .. import _core
 from .._codec import tensors
-from .._process import arenas, handles, names, spawn
+from .._process import arenas, handles, lifetime, names, spawn
 from .._public import made_by
-from ..errors import ChannelClosed
+from ..errors import ChannelClosed, ShutDown
 from . import arrays, waiting
 from .arguments import limit, natural, one_of
 from .item_type import T
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _E = TypeVar("_E", bound="End")
+
+#: Exceptions that tell of the end of a stream. A block that they leave has not failed.
+_ENDS = (ChannelClosed, ShutDown, StopIteration, StopAsyncIteration)
 
 
 class Terms(NamedTuple):
@@ -210,7 +213,7 @@ class Sender(_core.SenderBase[T], End):
 
         Raises:
             TimeoutError: Some messages are still unacked after `timeout` seconds.
-            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed.
+            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
             ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
                 objects of the channel.
 
@@ -222,6 +225,24 @@ class Sender(_core.SenderBase[T], End):
             sender.flush(timeout=60)  # now the receivers have all samples
         """
         super().wait_for_all_ack(timeout)
+
+    def fail(self) -> None:
+        """Closes this sender as `close` does, and reports a failure of this process.
+
+        Receivers get all messages, and then WorkerFailed instead of the end of the stream. Does nothing if this sender
+        is closed.
+        """
+        self._fail(0)
+
+    def __exit__(self, *exception: object) -> None:
+        """Closes the sender; by `fail` after an exception, except Ctrl-C and errors that mean the end of a stream."""
+        error = exception[1]
+        if isinstance(error, SystemExit) and (code := lifetime.exit_code_of(error)):
+            self._fail(code)
+        elif isinstance(error, Exception) and not isinstance(error, _ENDS):
+            self.fail()
+        else:
+            self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, False)
@@ -235,7 +256,7 @@ class Receiver(_core.ReceiverBase[T], End):
     receiver supports ``for`` and ``async for``. It has no length, so it is always true: use `qsize` or `empty`.
 
     The stream ends when every message is received and no sender is attached. Then `get` raises PeerDied once if a
-    sender was killed, and ChannelClosed otherwise. A process that ends by an uncaught exception was not killed.
+    sender was killed, WorkerFailed if one failed, and ChannelClosed otherwise.
     """
 
     __slots__ = ("__weakref__", "_rates")

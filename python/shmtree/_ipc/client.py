@@ -15,7 +15,7 @@ from concurrent import futures
 from typing import TYPE_CHECKING, Any, Generic
 
 from .. import _core
-from ..errors import ChannelClosed, PeerDied, RemoteError
+from ..errors import ChannelClosed, PeerDied, RemoteError, WorkerFailed
 from .arena import Arena
 from .arguments import seconds
 from .channel import Sender
@@ -98,9 +98,9 @@ class _Line:
         """Notes the ticket of a request. `deaths`: their number before the put; that server may have died since."""
         future.ticket = ticket
         if self.deaths != deaths:
-            self.fail_begun(())
+            self.fail_begun(None)
 
-    def fail_begun(self, pids: tuple[int, ...]) -> None:
+    def fail_begun(self, death: Exception | None) -> None:
         """Fails the requests that a server has begun, because servers have died."""
         received = self._requests.stats()["received"]  # before unacked(), which says why
         unacked = set(self._requests._channel.unacked())
@@ -108,7 +108,7 @@ class _Line:
             pending = list(self._pending.items())
         for number, future in pending:
             if future.ticket is not None and future.ticket < received and future.ticket not in unacked:
-                self._fail(number, _lost(pids))
+                self._fail(number, _lost(death))
 
     def _fail(self, number: int, error: Exception) -> None:
         future = self._pending.pop(number, None)
@@ -182,14 +182,14 @@ class _Line:
                 self.deaths += 1
                 for _ in range(self._replies.qsize() // _BATCH + 1):  # replies from before the death
                     self._take_replies(0)
-                self.fail_begun(death.pids)
+                self.fail_begun(death)
             else:
-                self.end(functools.partial(_lost, death.pids))
+                self._lose_servers(death)
         except Exception as error:  # a reply that cannot be loaded, or the channel was closed
             self._settle(loaded.parts, error)
 
     def _check_for_servers(self) -> None:
-        pids: tuple[int, ...] = ()
+        death: Exception | None = None
         try:
             self._requests._check_receivers()
             stats = self._requests.stats()
@@ -198,27 +198,38 @@ class _Line:
             alone = not stats["receivers"] and not stats["receivers_in_transit"]
             alone = alone or self._requests._channel.receivers_left
         except (ChannelClosed, PeerDied) as gone:
-            pids = getattr(gone, "pids", ())
+            death = gone
             alone = self._alone = True
         # Check twice, because a server may be about to attach, or to send its reply.
         if self._waits:
-            self._check_waiting(alone, pids)
+            self._check_waiting(alone, death)
         elif alone and self._alone:
-            self.end(functools.partial(_lost, pids))
+            self._lose_servers(death)
         self._alone = alone
 
-    def _check_waiting(self, alone: bool, pids: tuple[int, ...]) -> None:
+    def _check_waiting(self, alone: bool, death: Exception | None) -> None:
         """Fails requests that no server can answer, and those that have waited long enough for a server."""
         unread = not self._replies.stats()["senders"] and self._replies.empty()
         if unread and self._unread:
-            self.fail_begun(pids)
+            self.fail_begun(death)
         self._unread = unread
         if alone and self._alone:
             now = time.monotonic()
             with self._lock:
                 late = [number for number, future in self._pending.items() if now > future.serve_by]
             for number in late:
-                self._fail(number, _lost(pids))
+                self._fail(number, _lost(death))
+
+    def _lose_servers(self, death: Exception | None) -> None:
+        """Fails the requests that have no reply. `death` is the error of the servers' channel, if any."""
+        while True:
+            try:
+                self._settle_all(self._replies.get_many(_BATCH, 0))
+            except PeerDied:
+                continue
+            except Exception:  # no reply is left
+                break
+        self.end(functools.partial(_lost, death))
 
     def _settle_all(self, replies: list[Any]) -> None:
         for reply in replies:
@@ -261,10 +272,18 @@ class _Reply(futures.Future[Any]):
             self.line.check_may_wait()
 
 
-def _lost(pids: tuple[int, ...]) -> PeerDied:
-    served = f"server process {', '.join(map(str, pids))} was killed" if pids else "no server process is left"
-    error = PeerDied(f"{served}; a server may have handled this request before it exited")
+def _lost(death: Exception | None) -> PeerDied:
+    """Returns the error of a request after the last server has gone; `death`: the error of the servers' channel."""
+    pids = death.pids if isinstance(death, PeerDied) else ()
+    is_failure = isinstance(death, WorkerFailed)
+    end = "failed" if is_failure else "was killed"
+    served = f"server process {', '.join(map(str, pids))} {end}" if pids else "no server process is left"
+    error = (WorkerFailed if is_failure else PeerDied)(
+        f"{served}; a server may have handled this request before it exited"
+    )
     error.pids = pids
+    if isinstance(error, WorkerFailed) and isinstance(death, WorkerFailed):
+        error.exit_code = death.exit_code
     return error
 
 
@@ -538,7 +557,7 @@ class Client(Generic[T, ReplyT]):
 
     def _gone(self, error: ChannelClosed) -> Exception:
         """Returns the error of a request that was not sent because the channel is closed."""
-        return error if self._closed or self._requests.closed else _lost(())
+        return error if self._closed or self._requests.closed else _lost(None)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from .._process import lifetime
 from .channel import Receiver, Sender
 from .pipe import Connection
 from .queue import BaseQueue
@@ -155,3 +156,4 @@ class _Anchor:
 
 _anchor = _Anchor()
 multiprocessing.util.register_after_fork(_anchor, _search_in_run)
+lifetime.watch_targets()

@@ -30,8 +30,8 @@ class Latest(Published, _core.LatestBase, Generic[T]):
     Process with fork, spawn and forkserver, through a pipe or queue, and in messages.
 
     A process is a publisher from its first `publish` until it closes or drops its last object of the Latest, or exits.
-    If a reader waits for a newer version and no publisher is left, it gets ChannelClosed, or PeerDied if a publisher
-    was killed, until a process publishes again. A publisher that is killed during `publish` has published nothing.
+    If a reader waits for a newer version and no publisher is left, it gets ChannelClosed, or PeerDied if one was
+    killed or failed, until a process publishes again. A publisher killed during `publish` has published nothing.
 
     Args:
         name: Name under which any process of this user finds it with `Latest.open`.
@@ -125,7 +125,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
             queue.Empty: There was no newer version in time.
             KeyError: The history does not contain `version`.
             ChannelClosed: No publisher is left.
-            shmtree.PeerDied: No publisher is left, and one was killed.
+            shmtree.PeerDied: No publisher is left, and one was killed or failed.
 
         Example::
 

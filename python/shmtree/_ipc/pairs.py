@@ -39,9 +39,9 @@ def create_pair(
         arena: Arena for the messages; None takes the arena that this process makes for all such channels.
         allow_pickle: True if objects without a native kind may be pickled. None (default) allows it for unnamed
             channels and refuses it for named ones, where both sides have to allow it.
-        on_peer_death: What a blocked call does when peers are killed. "raise" (default): raise PeerDied once no peer is
-            left. "each": raise PeerDied for every death, even if other peers remain. "wait": keep waiting for new
-            peers.
+        on_peer_death: What a blocked call does when peers are killed or fail. "raise" (default): raise PeerDied, or
+            WorkerFailed, once no peer is left. "each": raise it for every death and failure, even if other peers
+            remain. "wait": keep waiting for new peers.
         max_unacked: Number of messages in flight, over all receivers, at which `take` blocks; None or 0 means no
             limit.
         max_attempts: Number of deliveries of a message that no receiver acks. After that, the message is not delivered

@@ -91,7 +91,7 @@ class Connection:
 
         Raises:
             BrokenPipeError: The other side is gone.
-            ConnectionLost: The same, and a process of it was killed.
+            ConnectionLost: The same, and a process of it was killed or failed.
             OSError: This connection only receives, or is closed.
         """
         sender = self._writing()
@@ -99,14 +99,14 @@ class Connection:
             sender._check_receivers()
             sender.put(obj)
         except PeerDied as error:
-            raise ConnectionLost(*error.args, pids=error.pids) from None
+            raise ConnectionLost.of(error) from None
 
     def recv(self) -> Any:
         """Returns the next object, and waits for it.
 
         Raises:
             EOFError: The other side is gone and every message is received.
-            ConnectionLost: The same, and a process of it was killed.
+            ConnectionLost: The same, and a process of it was killed or failed.
             OSError: This connection only sends, or is closed.
         """
         return self._recv(None)
@@ -221,7 +221,7 @@ class Connection:
         try:
             return receiver.get(timeout=timeout)
         except PeerDied as error:
-            raise ConnectionLost(*error.args, pids=error.pids) from None
+            raise ConnectionLost.of(error) from None
 
     def _next_bytes(self) -> memoryview:
         obj = self._next()

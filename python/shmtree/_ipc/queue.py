@@ -206,7 +206,7 @@ class Queue(BaseQueue[_T]):
         arena: Arena for the objects; None takes the arena that this process makes for all channels.
         allow_pickle: True if objects without a native kind may be pickled. None (default) allows it for unnamed queues
             and refuses it for named ones, where both sides have to allow it.
-        on_peer_death: What a blocked call does if a process was killed and no other process is left that could end the
+        on_peer_death: What a blocked call does if a process died or failed and no other one is left that could end the
             wait. "wait" (default): keep waiting, as the standard queue does. "raise": raise PeerDied. For `get` of an
             empty queue, only processes that could put count, and for `put` into a full one, those that could get. A
             process that has used only the other method does not count, but one that has used neither does.
@@ -297,7 +297,7 @@ class SimpleQueue(BaseQueue[_T]):
         name: Name under which the user's other processes find the queue with `SimpleQueue.open`.
         arena: Arena for the objects; see `Queue`.
         allow_pickle: True if objects without a native kind may be pickled; see `Queue`.
-        on_peer_death: What a blocked call does when processes were killed; see `Queue`.
+        on_peer_death: What a blocked call does when processes died or failed; see `Queue`.
         portable: If True, `put` refuses objects that are valid on this machine only.
         exist_ok: If a queue has this name already, opens that queue instead.
         ctx: Ignored; it exists for multiprocessing's signature.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import multiprocessing.context
 import multiprocessing.util
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -45,6 +48,49 @@ def lock_in(owner: object, name: str) -> threading.Lock:
     return threading.Lock()
 
 
+def exit_code_of(error: object) -> int:
+    """Returns the exit code of a process that this exception ends; 0 if there is none, and for Ctrl-C."""
+    if isinstance(error, SystemExit):
+        return 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1
+    return int(error is not None and not isinstance(error, KeyboardInterrupt))
+
+
+def _watch_target(_: object = None) -> None:
+    """Notes how the target of this child ends. Called before it runs."""
+    process: Any = multiprocessing.process.current_process()
+    process.run = functools.partial(_run, process.run)
+
+
+def _run(target: Callable[[], None]) -> None:
+    try:
+        target()
+    except BaseException as error:
+        _core.note_exit_code(exit_code_of(error))  # before the frames, and the ends in them, are freed
+        raise
+
+
+def watch_targets() -> None:
+    """Makes children of multiprocessing report the failure of their target to their peers.
+
+    Call it after other hooks for forks are registered, since those see the process without this change.
+    """
+    multiprocessing.util.register_after_fork(_anchor, _watch_target)
+    # A process that spawn starts runs no hooks. It imports the program while this attribute is set.
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        multiprocessing.context.SpawnProcess._after_fork = staticmethod(_watch_target)  # type: ignore[attr-defined]
+
+
+def _error_of_program() -> BaseException | None:
+    """Returns the uncaught exception that ends the main program. Cannot see SystemExit."""
+    error = getattr(sys, "last_exc", getattr(sys, "last_value", None))
+    if not isinstance(error, BaseException) or error.__traceback__ is None or hasattr(sys, "ps1"):
+        return None
+    # Event loops print the exceptions of callbacks in the same way, and then continue.
+    frame = error.__traceback__.tb_frame
+    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+    return error if (module, function) in (("__main__", "<module>"), ("runpy", "_run_module_as_main")) else None
+
+
 def _after_fork() -> None:
     for name, owners in _lock_owners.items():
         for owner in list(owners):
@@ -56,6 +102,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     """Detaches this process from all channels and names. Messages that it has put stay, and so do views."""
+    if exit_code := exit_code_of(_error_of_program()):
+        _core.note_exit_code(exit_code)
     for function in _exit_functions:
         function()
     _core.leave_all()

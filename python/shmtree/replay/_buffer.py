@@ -238,7 +238,7 @@ class ReplayBuffer:
                 still needs its `final`. Nothing is added.
             queue.Full: The `limit` does not allow the row, or the arena has no memory, after `timeout` seconds.
             TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
-            shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
+            shmtree.PeerDied: The call waits for samplers, some died or failed, none is left, and the buffer was made
                 with ``on_peer_death="raise"``.
 
         Example::

@@ -17,7 +17,7 @@ using memory::Event;
 using memory::Identity;
 
 constexpr std::uint64_t kReplayMagic = 0x796c706572746d73;  // "smtreply"
-constexpr std::uint32_t kReplayVersion = 3;
+constexpr std::uint32_t kReplayVersion = 4;
 inline Error other_version(std::uint32_t version) {
   return platform::other_version("the replay buffer has layout version", version, kReplayVersion);
 }

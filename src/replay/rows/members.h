@@ -4,7 +4,7 @@
 //
 // Invariants:
 //   - A process is listed from before its first operation until after its last one, or until it exits normally. So a
-//     dead process that is listed was killed.
+//     dead process that is listed was killed. One that exits by failure stays listed, with its exit code.
 //   - A process leaves when its last object that joined has left. In a forked child no object has joined yet.
 //
 // Thread safety: any thread of any process.

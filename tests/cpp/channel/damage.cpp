@@ -158,7 +158,7 @@ TEST_CASE("Impossible record states cause no hang or crash") {
 
 TEST_CASE("Damaged lists of deaths and transfers cause no hang or crash") {
   nothing_hangs([](Channel& channel) {
-    for (auto& pid : header(channel).ends[End::kSending].killed.pids) pid.store(-7);
+    for (auto& word : header(channel).ends[End::kSending].killed.words) word.store(-7);
     for (auto& transfer : channel.arena()->header().transfers) {
       transfer.block.store(memory::pack(channel.block()));
       transfer.made_ns.store(INT64_MAX);

@@ -116,15 +116,6 @@ def test_stream_ends_when_the_sending_child_exits(arena, start, method):
     assert list(receiver) == [1, 2]
 
 
-def test_child_that_ends_with_an_exception_counts_as_exited(arena, start):
-    sender, receiver = arena.create_pair()
-    start(peers.put_all, sender, None)  # None cannot be iterated
-    sender.close()
-    with pytest.raises(shmtree.ChannelClosed):
-        receiver.get(timeout=60)
-    assert "uncaught exception" in shmtree.Receiver.__doc__
-
-
 def test_child_that_has_not_used_its_sender_keeps_stream_open(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
