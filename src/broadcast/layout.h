@@ -126,7 +126,7 @@ struct alignas(64) RingHeader {
   Event items;  // there is a message, or no process puts any more
   Event space;  // a cursor has moved, or was freed
 
-  memory::PublisherWords publishers;         // processes that have put and not closed
+  memory::PublisherWords publishers;         // processes that have put; before the first put, others too
   memory::ParticipantSet awaiting_messages;  // wait for a wake text at their hub; its sender clears the bit
   memory::ParticipantSet awaiting_space;     // the same, when there is space (doorbell.h)
 };

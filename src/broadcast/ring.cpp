@@ -20,6 +20,7 @@ using namespace platform;
 using memory::BlockKind;
 using memory::Lease;
 using memory::ListEntry;
+using memory::PublisherRole;
 
 namespace {
 
@@ -51,6 +52,12 @@ bool shrink(const memory::ArenaHeader& of, std::uint64_t bytes, const WaitContex
 
 [[maybe_unused]] const bool kRingsMade = [] {
   memory::Allocator::set_shrinker(&shrink);
+  static constinit ForkHandlers handlers{.last = [] {
+    rings().for_each_unlocked([](Ring& ring, bool is_expired) {
+      if (!is_expired) ring.note_object();
+    });
+  }};
+  add_fork_handlers(handlers);
   return true;
 }();
 
@@ -99,6 +106,7 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
   header->entry_bytes = static_cast<std::uint32_t>(use.entry_bytes);
   if (options.allow_pickle) header->flags |= kPickles;
   if (options.waits) header->flags |= kWaits;
+  memory::Publishers(arena->participants(), header->publishers).attach(PublisherRole::kMade);
   const std::vector<BlockRef> nothing(entries);
   auto control = hold_control_block(*arena, std::move(*block), nothing, wait);
   if (!control) return std::move(control).error();
@@ -458,7 +466,7 @@ Status Ring::wait_for_readers(std::uint64_t count, const WaitContext& wait) {
 }
 
 // Wakes all readers: there is a message, or no process puts any more.
-void Ring::announce() noexcept {
+void Ring::announce() const noexcept {
   notify_all(header().items);
   if (load_relaxed(header().has_bells) == 0) [[likely]]
     return;
@@ -502,6 +510,12 @@ bool Ring::drop_dead() noexcept {
 void Ring::join() noexcept {
   const std::lock_guard guard(ends_mutex_);
   ends_.fetch_add(1, std::memory_order_relaxed);
+  note_object();
+}
+
+void Ring::note_object() noexcept {
+  const bool can_put = ends_.load(std::memory_order_relaxed) != 0;
+  if (tail() == 0) publishing().attach(can_put ? PublisherRole::kOpened : PublisherRole::kReads);
 }
 
 void Ring::part() noexcept {
@@ -517,12 +531,38 @@ void Ring::leave_if_unused() noexcept {
   {
     const std::lock_guard guard(ends_mutex_);
     if (ends_.load(std::memory_order_relaxed) != 0 || is_in_use(this) || !publishing().leave()) return;
+    note_object();
   }
   announce();
 }
 
 void Ring::leave() noexcept {
-  if (publishing().leave()) announce();
+  if (!publishing().leave()) return;
+  if (tail() == 0) publishing().attach(PublisherRole::kReads);
+  announce();
+}
+
+// Processes that wait for the first message are no publishers for each other.
+void Ring::note_reader() const noexcept {
+  if (tail() == 0 && publishing().attach(PublisherRole::kReads)) announce();
+}
+
+// True if the control block is in transit, or if a process holds it that has no word yet, such as a child that was not
+// started before.
+bool Ring::may_have_other_publishers() const noexcept {
+  bool found = arena_->transfers().is_in_transit(memory::pack(block()), memory::Transferred::kMemory);
+  const std::uint32_t mine = memory::slot_of(arena_->current_identity());
+  arena_->blocks().entry(block().id)->holders.for_each([&](std::uint32_t slot) {
+    found = found || (slot != mine && arena_->participants().is_owner_alive(slot) && !publishing().has_word(slot));
+  });
+  return found;
+}
+
+Status Ring::check_publishers() const {
+  if (has_flag(kWaits)) return success();
+  if (tail() != 0) return publishing().check(true);
+  Status attended = publishing().check_attached();
+  return !attended && may_have_other_publishers() ? success() : attended;
 }
 
 bool Ring::has_space() noexcept {

@@ -114,6 +114,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // calls leave(), even if it has readers.
   void join() noexcept;
   void part() noexcept;
+  // Until something is put: records that this process has such an object, so that readers learn of its death.
+  void note_object() noexcept;
   using Call = platform::CallOf<Ring>;
   // Ends this process's part as a publisher, until its next put.
   void leave() noexcept;
@@ -148,10 +150,14 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Drops the oldest messages that have blocks until at least `bytes` are freed. Keeps history, and messages that a
   // blocking reader has not read; other readers miss the rest. Returns false if it dropped none, or got no lock.
   bool drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept;
-  Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
+  // kPeerDied or kClosed if no process is left that publishes. Before the first message: if none is left that could.
+  Status check_publishers() const;
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   // Makes processes that put notify the readers that ask (doorbell.h).
-  void announce_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
+  void announce_bells() noexcept {
+    platform::store_seq_cst(header().has_bells, 1u);
+    note_reader();
+  }
   // Requests one wake text at `hub`, a hub of this process. The next put, or the last publisher when it leaves, sends
   // name() there. Check for a message after the call.
   Status await(platform::WakeAddress hub);
@@ -172,6 +178,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
       leave_if_unused();
   }
   void leave_if_unused() noexcept;
+  bool may_have_other_publishers() const noexcept;
+  void note_reader() const noexcept;
 
   RingHeader& header() const noexcept { return *reinterpret_cast<RingHeader*>(control_.data()); }
   bool has_flag(std::uint32_t flag) const noexcept { return (platform::load_once(header().flags) & flag) != 0; }
@@ -188,7 +196,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::uint64_t referred_bytes(BlockRef block) const noexcept;
   bool has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
   void poll_for_deaths() noexcept;
-  void announce() noexcept;
+  void announce() const noexcept;
   void announce_space() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
   // needed(): the oldest ticket that a reader may still read, or that is history. has_passed_blocks(): true if the ring
@@ -235,6 +243,7 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
     return found.ok() || found.code() != Code::kEmpty;
   };
   const auto before_sleep = [&](bool) -> Result<bool> {
+    if (!wait.deadline.is_immediate()) note_reader();
     if (Status attended = check_publishers(); !attended) {
       if (ready()) return true;  // the last publisher put it before it left
       return std::move(attended).error();

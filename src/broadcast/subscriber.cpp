@@ -50,6 +50,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena
       (*ring)->cursors().owner_of(ticket->number).identity == memory::kNoIdentity) {
     return gone({.code = Code::kNotFound});
   }
+  (*ring)->note_object();
   return std::unique_ptr<Subscriber>(
       new Subscriber(std::move(*ring), ticket->number, ticket->owner, std::move(*subscription)));
 } catch (const std::bad_alloc&) {

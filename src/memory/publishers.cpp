@@ -12,11 +12,13 @@ using namespace platform;
 
 namespace {
 
-std::uint64_t word_of(Identity identity, Failure failure = Failure::kNone) noexcept {
-  return std::uint64_t{identity} << 32 | static_cast<std::uint32_t>(death_word(process_id(), failure));
+std::uint64_t word_of(Identity identity, PublisherRole role = PublisherRole::kPublishes,
+                      Failure failure = Failure::kNone) noexcept {
+  return std::uint64_t{static_cast<std::uint32_t>(role)} << 62 | std::uint64_t{identity} << 32 |
+         static_cast<std::uint32_t>(death_word(process_id(), failure));
 }
 constexpr Identity identity_of(std::uint64_t word) noexcept {
-  return static_cast<Identity>(word >> 32);
+  return static_cast<Identity>(word >> 32 & 0x3fffffff);
 }
 constexpr DeathWord death_of(std::uint64_t word) noexcept {
   return static_cast<DeathWord>(static_cast<std::uint32_t>(word));
@@ -28,10 +30,10 @@ bool Publishers::may_publish(std::uint64_t word) const noexcept {
   return failure_of(death_of(word)) == Failure::kNone && participants_.is_alive(identity_of(word));
 }
 
-bool Publishers::enter(Identity me) noexcept {
+void Publishers::enter(Identity me) noexcept {
   const std::uint64_t mine = word_of(me);
   std::atomic<std::uint64_t>& entry = words_.by_slot[slot_of(me)];
-  if (load_relaxed(entry) == mine) return false;
+  if (load_relaxed(entry) == mine) return;
   store_seq_cst(entry, mine);
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
@@ -39,15 +41,34 @@ bool Publishers::enter(Identity me) noexcept {
     if (word == 0 || may_publish(word)) continue;
     compare_swap(words_.by_slot[slot], word, std::uint64_t{0});
   }
-  return true;
+}
+
+bool Publishers::attach(PublisherRole as) noexcept {
+  const Identity me = participants_.current();
+  if (me == kNoIdentity) return false;
+  std::uint64_t before = 0;
+  std::atomic<std::uint64_t>& entry = words_.by_slot[slot_of(me)];
+  if (compare_swap(entry, before, word_of(me, as))) return true;
+  const PublisherRole other = as == PublisherRole::kReads ? PublisherRole::kOpened : PublisherRole::kReads;
+  return before == word_of(me, other) && compare_swap(entry, before, word_of(me, as));
 }
 
 bool Publishers::leave() noexcept {
   const Identity me = participants_.current();
   if (me == kNoIdentity) return false;
-  std::uint64_t mine = word_of(me);
   const Failure failure = exit_failure();
-  return compare_swap(words_.by_slot[slot_of(me)], mine, failure == Failure::kNone ? 0 : word_of(me, failure));
+  std::atomic<std::uint64_t>& entry = words_.by_slot[slot_of(me)];
+  std::uint64_t mine = load_acquire(entry);
+  while (mine != 0 && identity_of(mine) == me && failure_of(death_of(mine)) == Failure::kNone) {
+    const bool reports = failure != Failure::kNone && role_of(mine) != PublisherRole::kReads;
+    if (compare_swap(entry, mine, reports ? word_of(me, role_of(mine), failure) : 0)) return true;
+  }
+  return false;
+}
+
+bool Publishers::has_word(std::uint32_t slot) const noexcept {
+  const std::uint64_t word = load_acquire(words_.by_slot[slot]);
+  return word != 0 && slot_of(identity_of(word)) == slot && participants_.is_alive(identity_of(word));
 }
 
 std::vector<int> Publishers::pids() const {
@@ -55,24 +76,33 @@ std::vector<int> Publishers::pids() const {
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const std::uint64_t word = load_acquire(words_.by_slot[slot]);
-    if (word != 0 && may_publish(word)) found.push_back(pid_of_death(death_of(word)));
+    if (word == 0 || role_of(word) != PublisherRole::kPublishes || !may_publish(word)) continue;
+    found.push_back(pid_of_death(death_of(word)));
   }
   return found;
 }
 
-Status Publishers::check(bool begun, const char* did) const try {
+Status Publishers::check(bool begun, const char* did, bool attached_count) const try {
   std::vector<DeathWord> killed;
+  bool is_attached = false;
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const std::uint64_t word = load_acquire(words_.by_slot[slot]);
-    if (word == 0) continue;
-    if (may_publish(word)) return success();
-    killed.push_back(death_of(word));
+    const bool publishes = role_of(word) == PublisherRole::kPublishes;
+    if (word == 0 || role_of(word) == PublisherRole::kReads || !(publishes || attached_count)) continue;
+    if (!may_publish(word)) {
+      killed.push_back(death_of(word));
+    } else if (publishes || identity_of(word) != participants_.current()) {
+      return success();
+    } else {
+      is_attached = true;
+    }
   }
   if (killed.empty()) {
-    return begun ? Status(Error{.code = Code::kClosed,
-                                .message = "the stream has ended: every publisher has closed or exited"})
-                 : success();
+    return begun && !is_attached
+               ? Status(Error{.code = Code::kClosed,
+                              .message = "the stream has ended: every publisher has closed or exited"})
+               : success();
   }
   std::string text("every process that ");
   text += did;

@@ -36,7 +36,8 @@ std::vector<int> publishing(const memory::PublisherWords& words, const ObservedP
   for (Slot slot = 0; slot < memory::kMaxParticipants; ++slot) {
     const std::uint64_t word = words.by_slot[slot].load();
     const auto identity = static_cast<memory::Identity>(word >> 32);
-    if (word != 0 && memory::slot_of(identity) == slot && participants.is_alive(identity))
+    const bool publishes = word != 0 && memory::role_of(word) == memory::PublisherRole::kPublishes;
+    if (publishes && memory::slot_of(identity) == slot && participants.is_alive(identity))
       found.push_back(participants.pid_of(slot));
   }
   return found;

@@ -313,6 +313,31 @@ TEST_CASE("get reports a publisher death or close after all messages") {
   CHECK_THROWS_AS(make_broadcast({.capacity = 0}), BadResult);
 }
 
+// guarantee: broadcast-dead-publisher
+TEST_CASE("get reports processes that were killed before they put") {
+  Broadcast broadcast = new_broadcast();
+  const Subscriber reader = reader_of(broadcast);
+  Child killed([&] { return kill(getpid(), SIGKILL) == 0; });
+  CHECK(killed.was_killed());
+  const auto died = reader.get(60s);  // this process made the Broadcast and waits
+  CHECK((died.code() == Code::kPeerDied && died.error().pids == std::vector<int>{killed.pid()}));
+  broadcast.put(1).value();
+  CHECK(reader.get(60s).value().as<int>() == 1);
+}
+
+// guarantee: broadcast-dead-publisher
+TEST_CASE("get ends if no process is left that could put first") {
+  Broadcast broadcast = new_broadcast();
+  const Subscriber reader = reader_of(broadcast);
+  CHECK(reader.get(0s).code() == Code::kEmpty);
+  broadcast.close();
+  CHECK(reader.get(60s).code() == Code::kClosed);
+  const Broadcast waits = new_broadcast({.on_peer_death = OnPeerDeath::kWait});
+  const Subscriber its_reader = reader_of(waits);
+  Broadcast(waits).close();
+  CHECK(its_reader.get(0s).code() == Code::kEmpty);
+}
+
 TEST_CASE("wait and fileno report subscribers with messages") {
   const Broadcast broadcast = new_broadcast();
   std::vector<Subscriber> readers{reader_of(broadcast), reader_of(broadcast)};

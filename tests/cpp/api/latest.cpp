@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 using namespace shmtree;
 using shmtree::test::Caller;
 using shmtree::test::Child;
+using shmtree::test::Gate;
 
 namespace {
 
@@ -120,6 +121,62 @@ TEST_CASE("get reports that the publishers were killed") {
   CHECK(died.error().pids == std::vector<int>{killed.pid()});
   Child leaves([&] { return Latest::open(handle).value().publish(2).ok(); });
   CHECK(leaves.succeeded());
+}
+
+// guarantee: latest-dead-publisher
+TEST_CASE("get reports a maker that was killed before it published") {
+  const std::string name = "api-latest-maker-" + std::to_string(getpid());
+  const Gate opened;
+  Child maker([&] {
+    const Latest made = make_latest({.name = name});
+    opened.wait();
+    return kill(getpid(), SIGKILL) == 0;
+  });
+  const Latest latest = open_latest(name, 60s).value();
+  std::vector<int> died;
+  Caller reader([&](const std::stop_token&) { died = latest.get(0, 60s).error().pids; });
+  opened.open();
+  reader.join();
+  CHECK(died == std::vector<int>{maker.pid()});
+  CHECK(latest.get(0, 0s).code() == Code::kPeerDied);
+  latest.publish(1).value();
+  CHECK(latest.get(0, 0s).ok());
+}
+
+// guarantee: latest-dead-publisher
+TEST_CASE("get ends when the maker closed before it published") {
+  Latest made = new_latest();
+  const std::string handle = made.handle().value();
+  const Gate begun;
+  const auto ends = [&] {
+    const Latest latest = Latest::open(handle).value();
+    made.close();  // the child's copy
+    begun.open();
+    return latest.get(0, 60s).code() == Code::kClosed;
+  };
+  Child reader(ends), other(ends);
+  begun.wait();
+  begun.wait();
+  made.close();
+  CHECK(reader.succeeded());
+  CHECK(other.succeeded());
+}
+
+TEST_CASE("get waits for a process that can still publish first") {
+  Latest made = new_latest();
+  const Gate go;
+  Child publishes([&] {
+    go.wait();
+    return made.publish(1).ok();
+  });
+  const Latest latest = Latest::open(made.handle().value()).value();
+  Child killed([&] { return kill(getpid(), SIGKILL) == 0; });
+  CHECK(killed.was_killed());
+  made.close();
+  CHECK(latest.get(0, 300ms).code() == Code::kEmpty);
+  go.open();
+  CHECK(latest.get(0, 60s).value().value.as<int>() == 1);
+  CHECK(publishes.succeeded());
 }
 
 TEST_CASE("make_latest opens an existing Latest with equal options") {

@@ -97,7 +97,7 @@ class Trial {
     const Status waited = store_->wait_for_newer(known, no_wait());
     auto held = store_->newest(known);
     if (newest <= known) {
-      const Code expected = newest == 0 || publishing_ ? Code::kEmpty : Code::kClosed;
+      const Code expected = publishing_ || (newest == 0 && attached_) ? Code::kEmpty : Code::kClosed;
       return waited.code() == expected && held.code() == Code::kEmpty;
     }
     if (!waited || !held || held->version != newest || !is_whole(*held)) return false;
@@ -119,7 +119,7 @@ class Trial {
   }
   bool leaves() {
     store_->ring()->leave();
-    publishing_ = false;
+    publishing_ = attached_ = false;
     return store_->publishers().empty();
   }
   // Recovers what exited children had.
@@ -128,6 +128,7 @@ class Trial {
     return arena_->reconcile(patience()).ok();
   }
   bool opens_and_reconciles() {
+    attached_ = true;
     return LatestStore::open(arena_, store_->block(), patience()).value()->ring() == store_->ring() && recovers();
   }
   std::vector<int> pids() const { return publishing_ ? std::vector<int>{getpid()} : std::vector<int>{}; }
@@ -140,7 +141,7 @@ class Trial {
   std::map<std::size_t, std::uint64_t> bytes_of_;  // bytes of a block, by its words
   std::vector<Version> published_;
   std::vector<Held> held_;
-  bool publishing_ = false;
+  bool publishing_ = false, attached_ = true;
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from broadcast_peers import (
     count_whole,
+    hang,
     put_run,
     put_then_hang,
     read_one_and_hang,
@@ -199,6 +200,30 @@ def test_killed_publisher_is_reported_after_the_last_message() -> None:
             reader.get(timeout=60)
     broadcast.put("again")
     assert reader.get() == "again"
+
+
+@pytest.mark.guarantee("broadcast-dead-publisher")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("use_async", [False, True])
+def test_process_killed_before_its_first_put_is_reported(method: str, use_async: bool) -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    with running(hang, broadcast, None, method=method) as (process, told):
+        assert told.recv() == process.pid
+        process.kill()
+        with pytest.raises(shmtree.PeerDied, match=str(process.pid)):
+            asyncio.run(reader.get_async(timeout=60)) if use_async else reader.get(timeout=60)
+    broadcast.put("again")
+    assert reader.get() == "again"
+
+
+@pytest.mark.guarantee("broadcast-dead-publisher")
+def test_stream_ends_if_the_maker_closes_before_a_put() -> None:
+    broadcast = shmtree.Broadcast()
+    with running(report_all, broadcast.subscribe(), None) as (_, told):
+        assert told.recv() == "ready"
+        broadcast.close()
+        assert told.recv() == "ChannelClosed"
 
 
 def test_iteration_ends_with_the_last_publisher() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -14,11 +15,14 @@ import pytest
 from latest_peers import (
     hold_and_hang,
     is_whole,
+    make_then_end,
     publish_for_ever,
     publish_once,
     publish_then_hang,
+    publish_when_told,
     read_on,
     report_end,
+    report_one,
     wait_idly,
     weights,
 )
@@ -112,6 +116,67 @@ def test_get_raises_when_the_last_publisher_has_closed() -> None:
     assert latest.get(timeout=60) == (1, 5)
     with pytest.raises(shmtree.ChannelClosed, match="every publisher has closed or exited"):
         latest.get(newer_than=1)
+
+
+@pytest.mark.guarantee("latest-dead-publisher")
+@pytest.mark.parametrize("end", ["kill", "close", "exit"])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_readers_get_an_error_if_the_maker_never_published(end: str, readers: int, name: str) -> None:
+    ended = []
+
+    def read(latest: shmtree.Latest) -> None:
+        with pytest.raises(shmtree.Error) as error:
+            latest.get(timeout=60)
+        ended.append((error.type, getattr(error.value, "pids", None)))
+
+    with running(make_then_end, name, None, end) as (_, told):
+        pid = told.recv()
+        threads = [threading.Thread(target=read, args=[shmtree.Latest.open(name)]) for _ in range(readers)]
+        for thread in threads:
+            thread.start()
+        told.send("go on")
+        for thread in threads:
+            thread.join(60)
+    expected = (shmtree.PeerDied, (pid,)) if end == "kill" else (shmtree.ChannelClosed, None)
+    assert ended == [expected] * readers
+
+
+@pytest.mark.guarantee("latest-dead-publisher")
+def test_coroutine_gets_peer_died_if_the_maker_never_published(name: str) -> None:
+    with running(make_then_end, name, None, "kill") as (_, told):
+        told.recv()
+        latest: shmtree.Latest = shmtree.Latest.open(name)
+        told.send("go on")
+        with pytest.raises(shmtree.PeerDied):
+            asyncio.run(latest.get_async(timeout=60))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_readers_wait_for_a_process_that_may_publish_first(method: str) -> None:
+    latest: shmtree.Latest = shmtree.Latest()
+    with (
+        running(publish_when_told, latest, None, method=method) as (_, told),
+        running(report_one, latest, None, method=method) as (_, reads),
+    ):
+        latest.close()
+        assert reads.recv() == "ready"
+        assert not reads.poll(0.5)
+        told.send("publish")
+        assert reads.recv() == (1, "first")
+
+
+@pytest.mark.guarantee("latest-dead-publisher")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_maker_gets_peer_died_if_a_child_never_published(method: str) -> None:
+    latest: shmtree.Latest = shmtree.Latest()
+    with running(publish_when_told, latest, None, method=method) as (process, told):
+        told.send("come")
+        assert told.recv() == "here"
+        process.kill()
+        with pytest.raises(shmtree.PeerDied, match=str(process.pid)):
+            latest.get(timeout=60)
+    latest.publish(1)
+    assert latest.get() == (1, 1)
 
 
 @pytest.mark.guarantee("latest-stopped-reader")

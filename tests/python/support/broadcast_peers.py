@@ -43,6 +43,11 @@ def put_then_hang(broadcast: shmtree.Broadcast, item: Any, told: Connection) -> 
     told.recv()
 
 
+def hang(broadcast: shmtree.Broadcast, told: Connection) -> None:
+    told.send(os.getpid())
+    told.recv()
+
+
 def read_one_and_hang(subscriber: shmtree.Subscriber, told: Connection) -> None:
     told.send(subscriber.get(timeout=100))
     told.recv()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -37,6 +38,14 @@ def publish_then_hang(latest: shmtree.Latest, obj: object, told: Connection) -> 
     told.recv()
 
 
+def publish_when_told(latest: shmtree.Latest, told: Connection) -> None:
+    """Answers "come", and publishes after any other message."""
+    while told.recv() == "come":
+        told.send("here")
+    latest.publish("first")
+    told.recv()
+
+
 def read_on(latest: shmtree.Latest, told: Connection, until: int) -> None:
     """Reads newer versions up to `until` or more. Reports True if each one was intact and newer."""
     version, right = 0, True
@@ -50,6 +59,18 @@ def read_on(latest: shmtree.Latest, told: Connection, until: int) -> None:
 def report_one(latest: shmtree.Latest, told: Connection, newer_than: int = 0) -> None:
     told.send("ready")
     told.send(latest.get(newer_than, timeout=100))
+
+
+def make_then_end(name: str, told: Connection, end: str) -> None:
+    """Makes a Latest, and ends without having published."""
+    latest: shmtree.Latest = shmtree.Latest(name=name)
+    told.send(os.getpid())
+    told.recv()
+    if end == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "close":
+        latest.close()
+        told.recv()
 
 
 def report_end(latest: shmtree.Latest, told: Connection) -> None:
