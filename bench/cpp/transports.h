@@ -88,8 +88,8 @@ class InPlaceTransport : public KilobyteTransport {
  public:
   using KilobyteTransport::KilobyteTransport;
   void send(std::uint64_t number) {
-    ArrayRef array = pair_.first.new_array(DType::kUInt64, {kKilobyte / 8}).value();
-    Payload* payload = const_cast<Payload*>(static_cast<const Payload*>(array.data));
+    NewArray array = pair_.first.new_array(DType::kUInt64, {kKilobyte / 8}).value();
+    auto* payload = static_cast<Payload*>(array.mutable_data());
     payload->fill(number);
     pair_.first.put(std::move(array)).value();
   }

@@ -13,9 +13,8 @@ constexpr int kFrames = 30;
 void film(const shmtree::Sender& frames) {
   for (int number = 0; number < kFrames; ++number) {
     // Memory of the arena, which put() transfers instead of copying.
-    const shmtree::ArrayRef image = frames.new_array(shmtree::DType::kUInt8, {kHeight, kWidth}).value();
-    std::fill_n(static_cast<std::uint8_t*>(const_cast<void*>(image.data)), kHeight * kWidth,
-                static_cast<std::uint8_t>(number));
+    const shmtree::NewArray image = frames.new_array(shmtree::DType::kUInt8, {kHeight, kWidth}).value();
+    std::ranges::fill(image.span<std::uint8_t>(), static_cast<std::uint8_t>(number));
     frames.put(shmtree::Dict{{"number", number}, {"image", image}}).value();
   }
 }

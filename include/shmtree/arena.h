@@ -65,9 +65,9 @@ class Arena {
   /// - kFull: the timeout expired.
   /// - kMessageTooLarge: the array exceeds the budget.
   /// - kOutOfSharedMemory: only views hold the memory, or the machine has none.
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                              const std::stop_token& stop) const;
 
   /// Returns the current use of the arena.

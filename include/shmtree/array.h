@@ -110,7 +110,7 @@ auto Item::array() const {
     strides[i] = shape[i] == 1 ? 0 : static_cast<std::ptrdiff_t>(found.strides[i]) / std::ptrdiff_t{sizeof(T)};
     if (reach != 0 && strides[i] > 0) reach += (shape[i] - 1) * static_cast<std::size_t>(strides[i]);
   }
-  return Adaptor(Buffer(reinterpret_cast<T*>(found.data), reach, Hold(tree_)), shape, strides);
+  return Adaptor(Buffer(detail::first_element<T>(found), reach, Hold(tree_)), shape, strides);
 }
 
 }  // namespace shmtree

@@ -271,7 +271,7 @@ class Broadcast {
   Result<BroadcastStats> stats() const;
 
   /// Allocates an array to be filled in place, which put() refers to. See Arena::new_array().
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt,
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt,
                              const std::stop_token& stop = {}) const;
 
   /// Returns a text with which a process of the same user opens this Broadcast. The Broadcast stays alive until that

@@ -59,9 +59,13 @@ class CapnpItem {
   using Reader = typename T::Reader;  ///< Cap'n Proto's reader for T.
 
   /// Returns the root reader. It is valid while this CapnpItem or a copy exists.
-  const Reader& operator*() const noexcept { return root_; }
+  const Reader& operator*() const& noexcept { return root_; }
   /// Calls the root reader.
-  const Reader* operator->() const noexcept { return &root_; }
+  const Reader* operator->() const& noexcept { return &root_; }
+  /// Does not compile: readers of a temporary end with it. Keep the CapnpItem in a variable.
+  const Reader& operator*() const&& = delete;
+  /// The same.
+  const Reader* operator->() const&& = delete;
 
  private:
   friend struct detail::CapnpAccess;
@@ -172,12 +176,12 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
   static constexpr std::size_t kMaxSegmentWords = (std::size_t{1} << 29) - 1;
 
   kj::ArrayPtr<capnp::word> new_segment(std::size_t words) {
-    ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
-    auto* begin = static_cast<std::byte*>(const_cast<void*>(block.data));
+    NewArray block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
+    void* begin = block.mutable_data();
     std::memset(begin, 0, words * sizeof(capnp::word));  // Cap'n Proto expects zeros
     blocks_.push_back(std::move(block));
     all_words_ += words;
-    return {reinterpret_cast<capnp::word*>(begin), words};
+    return {static_cast<capnp::word*>(begin), words};
   }
   /// Returns the size of the block that starts at `begin`, or 0.
   std::size_t bytes_of_block(const void* begin) const noexcept {
@@ -187,7 +191,7 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
     return 0;
   }
 
-  std::function<Result<ArrayRef>(std::int64_t)> new_block_;
+  std::function<Result<NewArray>(std::int64_t)> new_block_;
   std::vector<ArrayRef> blocks_{};
   std::size_t all_words_ = 0;
   // Not yet handed to Cap'n Proto. Its builder is unusable once the allocation of the first segment has failed.

@@ -30,6 +30,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "shmtree/base/held.h"
 #include "shmtree/base/result.h"
 
 namespace shmtree {
@@ -74,7 +75,9 @@ class FlatItem {
   }
 
   /// Returns the bytes, which are valid as long as this object or a copy of it exists.
-  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  std::span<const std::byte> bytes() const& noexcept { return bytes_; }
+  /// The same for a temporary.
+  Held<std::span<const std::byte>> bytes() && noexcept { return {std::exchange(bytes_, {}), std::move(hold_)}; }
   /// Returns the number of bytes.
   std::size_t size() const noexcept { return bytes_.size(); }
 
@@ -117,9 +120,13 @@ class Loaned {
   /// True if the loan is not empty.
   explicit operator bool() const noexcept { return value_ != nullptr; }
   /// Undefined if the loan is empty.
-  T* operator->() const noexcept { return value_; }
+  T* operator->() const& noexcept { return value_; }
   /// The same.
-  T& operator*() const noexcept { return *value_; }
+  T& operator*() const& noexcept { return *value_; }
+  /// Does not compile: the memory of a temporary ends with it.
+  T* operator->() const&& = delete;
+  /// The same.
+  T& operator*() const&& = delete;
 
  private:
   friend struct detail::LoanAccess;
@@ -145,7 +152,9 @@ class Loaned<std::byte[]> {
   /// True if the loan is not empty.
   explicit operator bool() const noexcept { return value_.data() != nullptr; }
   /// Returns the bytes; none if the loan is empty.
-  std::span<std::byte> bytes() const noexcept { return value_; }
+  std::span<std::byte> bytes() const& noexcept { return value_; }
+  /// Does not compile: the memory of a temporary ends with it.
+  std::span<std::byte> bytes() const&& = delete;
 
  private:
   friend struct detail::LoanAccess;

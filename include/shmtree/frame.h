@@ -35,7 +35,12 @@ class Frame {
   /// Makes an empty frame.
   Frame() noexcept = default;
   /// Returns the bytes, valid as long as a copy of this Frame exists. The first byte is aligned to 64.
-  std::span<const std::byte> bytes() const noexcept;
+  std::span<const std::byte> bytes() const& noexcept;
+  /// The same for a temporary.
+  Held<std::span<const std::byte>> bytes() && noexcept {
+    const std::span<const std::byte> found = bytes();
+    return {found, std::move(state_)};
+  }
   /// True if the frame has the same meaning on every machine. It then has no handle of an end, no shared array, no
   /// device memory, and only pickles that were made to be portable.
   bool portable() const noexcept;

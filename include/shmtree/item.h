@@ -6,9 +6,9 @@
 ///     for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
 ///
 /// Ownership: an Item, and every Item obtained from it, shares ownership of the message. Views of arrays, strings and
-/// bytes are valid while any of these Items exists. The last one returns the memory to the sender's arena. (The xtensor
-/// views of array.h share ownership; `view()`, `span()` and string_views do not.) Arrays are writable, and no other
-/// process sees the changes, unless the sender made them read-only.
+/// bytes are valid while any of these Items exists. The last one returns the memory to the sender's arena. The xtensor
+/// views of array.h share ownership, and so does Held, which a temporary Item returns. Arrays are writable, and no
+/// other process sees the changes, unless the sender made them read-only.
 ///
 /// Thread safety: Items are values over an immutable tree. Several threads may read copies of one Item.
 ///
@@ -32,17 +32,10 @@
 #include <utility>
 #include <vector>
 
+#include "shmtree/base/held.h"
 #include "shmtree/base/kind.h"
 #include "shmtree/base/result.h"
 #include "shmtree/value.h"
-
-/// Marks a class in which all objects share ownership of the memory that they refer to. For such a class, g++ 14 and
-/// later do not assume that a temporary object owns that memory. They check the expression that made the object.
-#if __has_cpp_attribute(gnu::no_dangling)
-#define SHMTREE_NO_DANGLING [[gnu::no_dangling]]
-#else
-#define SHMTREE_NO_DANGLING
-#endif
 
 // -Wall of g++ 13 enables the warning, but g++ 13 has no attribute against it.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ == 13
@@ -70,8 +63,7 @@ struct Tree;
 }
 
 namespace detail {
-/// kInvalid: the array has another element type, or another number of dimensions, than requested.
-Error other_elements(DType found, DType wanted);
+/// kInvalid: the array has another number of dimensions than requested.
 Error other_dimensions(std::size_t found, std::size_t wanted);
 /// kInvalid: the Cap'n Proto message has another type than requested, or is not aligned.
 Error other_schema(std::uint64_t found, std::uint64_t wanted);
@@ -87,16 +79,43 @@ struct ArrayView {
   std::string_view description{};           ///< NumPy's description of the elements if `dtype` is kOther.
   std::span<const std::int64_t> shape{};    ///< Empty: one element, no dimensions.
   std::span<const std::int64_t> strides{};  ///< Step of each index in bytes; may be negative.
-  std::byte* data = nullptr;                ///< The first element, maybe unaligned. Do not write if `read_only`.
+  const std::byte* data = nullptr;          ///< The first element, maybe unaligned. See mutable_data().
   std::size_t item_bytes = 0;               ///< Size of one element in bytes.
   std::size_t elements = 0;                 ///< Number of elements.
-  bool read_only = false;                   ///< The sender made the array read-only.
+  bool read_only = false;                   ///< Other readers see the same memory, or the sender made it read-only.
   bool c_order = false;                     ///< Elements are in C order without gaps.
 
+  /// Returns `data` for writing. Throws BadResult (kInvalid) if the array is read-only.
+  std::byte* mutable_data() const;
   /// Copies the elements to `out` in C order without gaps. `out` must have space for elements * item_bytes. Works for
   /// every array, also with negative strides and unaligned elements.
   void copy_to(void* out) const noexcept;
 };
+
+namespace detail {
+/// Returns the address of the first element. T must be const if the array is read-only.
+template <class T>
+T* first_element(const ArrayView& array) {
+  if constexpr (std::is_const_v<T>) {
+    return reinterpret_cast<T*>(array.data);
+  } else {
+    return reinterpret_cast<T*>(array.mutable_data());
+  }
+}
+/// The result of as<T>() of a temporary.
+template <class T>
+struct FromTemporary {
+  using Type = T;
+};
+template <>
+struct FromTemporary<std::string_view> {
+  using Type = Held<std::string_view>;
+};
+template <>
+struct FromTemporary<std::span<const std::byte>> {
+  using Type = Held<std::span<const std::byte>>;
+};
+}  // namespace detail
 
 /// Converts an Item to another type. Specialise it with `static Result<T> make(const Item&)`, which may throw
 /// std::bad_alloc. containers.h does so for the standard library, array.h for xtensor, and fields.h for aggregates.
@@ -112,9 +131,11 @@ concept ConvertibleFromItem = requires(const Item& item) {
 ///
 /// All Items of a message own the message together. The results of span(), ints(), floats(), view() and key(), and the
 /// string_views and spans of as(), refer to the message and not to the Item. They are valid until the last Item of the
-/// message is destroyed. So `for (float x : item["obs"].span<const float>())` is safe although `item["obs"]` is a
-/// temporary: `item` must stay alive. `for (float x : receiver.get().value().span<const float>())` is not safe: no Item
-/// is left after the temporary Result is destroyed. Keep the Item in a variable.
+/// message is destroyed. A temporary Item returns them as Held, which keeps the message as an Item does. So
+/// `for (float x : item["obs"].span<const float>())` is safe, and so is
+/// `for (float x : receiver.get().value().span<const float>())`. But a variable of type std::span or std::string_view
+/// keeps nothing: then keep the Item in a variable, too. This also applies to try_as() and try_view(), and to
+/// string_views and spans inside the containers and aggregates of as().
 class SHMTREE_NO_DANGLING Item {
  public:
   /// Iterates over items; see begin().
@@ -157,9 +178,16 @@ class SHMTREE_NO_DANGLING Item {
   Iterator end() const noexcept;
 
   /// Returns the str keys of a dict, in order. A key of another type is an empty string here.
-  std::vector<std::string_view> keys() const;
+  std::vector<std::string_view> keys() const&;
+  /// The same for a temporary.
+  Held<std::vector<std::string_view>> keys() && {
+    std::vector<std::string_view> found = keys();
+    return hold(std::move(found));
+  }
   /// Returns the str key of this Item in the dict that it was obtained from; otherwise empty.
-  std::string_view key() const noexcept;
+  std::string_view key() const& noexcept;
+  /// The same for a temporary.
+  Held<std::string_view> key() && noexcept { return hold(key()); }
   /// Returns the key at a position of a dict. Use it for dicts with keys that are not str.
   Item key_at(std::size_t position) const;
   /// Returns the entries of a dict as pairs, in order: `for (auto [key, value] : item.entries())`. Keys are
@@ -175,9 +203,13 @@ class SHMTREE_NO_DANGLING Item {
 
   /// Returns the class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
   /// "module:qualname". Otherwise empty.
-  std::string_view class_name() const noexcept;
+  std::string_view class_name() const& noexcept;
+  /// The same for a temporary.
+  Held<std::string_view> class_name() && noexcept { return hold(class_name()); }
   /// Returns the name of an enum's member.
-  std::string_view member() const;
+  std::string_view member() const&;
+  /// The same for a temporary.
+  Held<std::string_view> member() && { return hold(member()); }
 
   /// Converts the node to T. These types are built in; ItemAs adds others.
   /// - bool
@@ -189,8 +221,17 @@ class SHMTREE_NO_DANGLING Item {
   ///
   /// NumPy scalars and arrays without dimensions count as their element.
   template <class T>
-  T as() const {
+  T as() const& {
     return try_as<T>().value();
+  }
+  /// The same for a temporary: T, or Held<T> for a string_view or span.
+  template <class T>
+  typename detail::FromTemporary<T>::Type as() && {
+    if constexpr (std::is_same_v<typename detail::FromTemporary<T>::Type, T>) {
+      return try_as<T>().value();
+    } else {
+      return hold(try_as<T>().value());
+    }
   }
   /// Does the same without exceptions: kInvalid, or kOutOfSharedMemory if this process has no memory. Returns the error
   /// of a BadResult that an ItemAs throws. All other exceptions of an ItemAs pass through, here and in as().
@@ -199,17 +240,29 @@ class SHMTREE_NO_DANGLING Item {
 
   /// Returns the plain numbers of a node: a date, a time, a range, or a list that has only ints or only floats
   /// (shmtree/base/kind.h). Empty for other nodes.
-  std::span<const std::int64_t> ints() const noexcept;
+  std::span<const std::int64_t> ints() const& noexcept;
+  /// The same for a temporary.
+  Held<std::span<const std::int64_t>> ints() && noexcept { return hold(ints()); }
   /// Does the same for floats.
-  std::span<const double> floats() const noexcept;
+  std::span<const double> floats() const& noexcept;
+  /// The same for a temporary.
+  Held<std::span<const double>> floats() && noexcept { return hold(floats()); }
 
   /// Returns the array of a kArray or kTensor, or of the array inside a memoryview.
-  ArrayView view() const { return try_view().value(); }
+  ArrayView view() const& { return try_view().value(); }
+  /// The same for a temporary.
+  Held<ArrayView> view() && { return hold(try_view().value()); }
   /// Does the same without exceptions: kInvalid.
   Result<ArrayView> try_view() const;
-  /// Returns the elements of an array in C order with elements of type T.
+  /// Returns the elements of an array in C order with elements of type T. Only `const T` reads a read-only array: any
+  /// other T throws BadResult (kInvalid).
   template <ArrayElement T>
-  std::span<T> span() const;
+  std::span<T> span() const&;
+  /// The same for a temporary.
+  template <ArrayElement T>
+  Held<std::span<T>> span() && {
+    return hold(span<T>());
+  }
   /// Returns an xtensor view. Include array.h, which defines it.
   template <class T>
   auto array() const;
@@ -222,9 +275,9 @@ class SHMTREE_NO_DANGLING Item {
   /// Returns kCorrupt if the segments overlap, or if the root is not a struct of that type.
   template <class T>
   Result<CapnpItem<T>> try_capnp(const CapnpOptions& options = {}) const;
-  /// Returns the schema id and segments, for use with another Cap'n Proto implementation. They are valid while an Item
-  /// of the message exists. Segments do not overlap, and are aligned to 8 bytes if the frame is. Returns kInvalid for a
-  /// node of another kind, and kCorrupt if the segments overlap.
+  /// Returns the schema id and segments, for use with another Cap'n Proto implementation. The result's `owner` keeps
+  /// the message. Segments do not overlap, and are aligned to 8 bytes if the frame is. Returns kInvalid for a node of
+  /// another kind, and kCorrupt if the segments overlap.
   Result<CapnpRef> capnp_segments() const;
 
   /// Returns the path from the message's root to this node, as the expression that leads here: `["obs"]["steps"][3]`.
@@ -239,6 +292,11 @@ class SHMTREE_NO_DANGLING Item {
   friend struct value::Tree;
   Item(std::shared_ptr<const value::Tree> tree, std::uint32_t node) noexcept;
 
+  /// Passes this Item's share of the message to the view.
+  template <class View>
+  Held<View> hold(View view) noexcept {
+    return {std::move(view), std::move(tree_)};
+  }
   template <class T>
   Result<T> convert() const;
   /// Puts the path in front of the error, unless it has one.
@@ -409,10 +467,10 @@ Result<T> Item::convert() const {
 }
 
 template <ArrayElement T>
-std::span<T> Item::span() const {
+std::span<T> Item::span() const& {
   const ArrayView array = typed_view(dtype_of<T>(), alignof(T), !std::is_const_v<T>).value();
   if (!array.c_order) throw BadResult(not_in_c_order());
-  return {reinterpret_cast<T*>(array.data), array.elements};
+  return {detail::first_element<T>(array), array.elements};
 }
 
 }  // namespace shmtree

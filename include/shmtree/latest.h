@@ -103,7 +103,7 @@ class Latest {
   Result<LatestStats> stats() const;
 
   /// Allocates an array to be filled in place, which publish() refers to. See Arena::new_array().
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
 
   /// Returns a text with which a process of the same user opens this Latest. The Latest stays alive until that
   /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and

@@ -187,8 +187,8 @@ class Sender {
   }
   /// Forwards a received Item: `put(std::move(item))`. Works the same for a part of a Value: `Dict{{"obs",
   /// std::move(item)}}`. Its arrays are not copied if they are in this channel's arena and this is the last Item of the
-  /// message (xtensor views count as Items). The receiver then gets the arrays at the same address, and other views of
-  /// them in this process must not be used any more. Otherwise the put copies.
+  /// message (xtensor views and Held count as Items). The receiver then gets the arrays at the same address, and other
+  /// views of them in this process must not be used any more. Otherwise the put copies.
   ///
   /// The item is empty after a successful put, and unchanged after an error. put(item) leaves it unchanged. Returns
   /// kPickleRefused, with the path, if the item contains a pickle and this channel does not allow pickles.
@@ -284,9 +284,9 @@ class Sender {
   std::uint64_t dropped() const;
 
   /// Allocates an array in this channel's arena. See Arena::new_array().
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                              const std::stop_token& stop) const;
 
   /// Returns a text with which a process of the same user opens this end. From this call on, the end is in transit and
@@ -343,8 +343,10 @@ class StreamIterator {
   using reference = const Item&;
 
   explicit StreamIterator(const End& end) : end_(end) { ++*this; }
-  const Item& operator*() const noexcept { return *item_; }
-  const Item* operator->() const noexcept { return &*item_; }
+  const Item& operator*() const& noexcept { return *item_; }
+  Item operator*() && noexcept { return *std::move(item_); }
+  const Item* operator->() const& noexcept { return &*item_; }
+  const Item* operator->() const&& = delete;
   StreamIterator& operator++() {
     item_.reset();
     Result<Item> next = end_.get();

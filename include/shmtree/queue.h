@@ -125,9 +125,13 @@ class Queue {
 
   /// Returns the ends, for what only they have: bytes, structs and loans; take(), wait(), fileno(). Closing the queue
   /// closes them. handle() of an end returns a handle of the queue.
-  const Sender& sender() const noexcept { return sender_; }
+  const Sender& sender() const& noexcept { return sender_; }
   /// See sender().
-  const Receiver& receiver() const noexcept { return receiver_; }
+  const Receiver& receiver() const& noexcept { return receiver_; }
+  /// Moves the end out of a temporary.
+  Sender sender() && noexcept { return std::move(sender_); }
+  /// The same.
+  Receiver receiver() && noexcept { return std::move(receiver_); }
 
   /// Returns a text with which a process of the same user opens the queue, with open() or Queue.open_handle() of
   /// Python. Errors and lifetime are those of Sender::handle().

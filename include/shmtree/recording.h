@@ -58,8 +58,7 @@ struct RecordedMessage {
 };
 
 /// A recording of any number of channels. Copies refer to the same recording. A moved-from recording has no path and no
-/// messages, and is not whole; its other calls throw BadResult (kClosed). You may assign another one to it. Keep a
-/// recording while you iterate: `for (... : Recording::open(path).value())` destroys it before the first message.
+/// messages, and is not whole; its other calls throw BadResult (kClosed). You may assign another one to it.
 class Recording {
  public:
   /// Iterates over the messages.
@@ -72,7 +71,9 @@ class Recording {
   static Result<Recording> open(const std::string& path);
 
   /// Returns the path that was passed to open().
-  const std::string& path() const noexcept;
+  const std::string& path() const& noexcept;
+  /// Returns a copy, since the recording is a temporary.
+  std::string path() && { return path(); }
   /// Returns the channels that have messages here, in the order of their first message.
   std::vector<RecordedChannel> channels() const;
   /// Returns the number of messages that were put but not recorded, for each channel that lost any. Known only for a
@@ -105,8 +106,10 @@ class Recording::Iterator {
 
   /// The end of every recording.
   Iterator() noexcept = default;
-  reference operator*() const noexcept { return message_; }
-  pointer operator->() const noexcept { return &message_; }
+  reference operator*() const& noexcept { return message_; }
+  RecordedMessage operator*() && noexcept { return std::move(message_); }
+  pointer operator->() const& noexcept { return &message_; }
+  pointer operator->() const&& = delete;
   Iterator& operator++();
   void operator++(int) { ++*this; }
   bool operator==(const Iterator& other) const noexcept { return cursor_ == other.cursor_; }

@@ -310,7 +310,9 @@ class ReplayVectorWriter {
   Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
                                         Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Returns the writers of the single streams; empty if this object was moved from.
-  const std::vector<ReplayWriter>& writers() const noexcept;
+  const std::vector<ReplayWriter>& writers() const& noexcept;
+  /// Returns copies, since the object is a temporary.
+  std::vector<ReplayWriter> writers() && { return writers(); }
   /// Returns the number of streams.
   std::size_t size() const noexcept { return writers().size(); }
   /// Calls ReplayWriter::set_version() on each writer.

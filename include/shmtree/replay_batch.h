@@ -1,8 +1,8 @@
 /// @file
 /// Sampled rows of a replay buffer (replay.h).
 ///
-/// Ownership: a batch is a handle of its own memory, which exists while the batch, a copy of it, or an array_ref()
-/// does.
+/// Ownership: a batch is a handle of its own memory, which exists while the batch, a copy of it, a view that it
+/// returned (Held), or an array_ref() does.
 ///
 /// Thread safety: any thread may read any batch.
 #pragma once
@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "shmtree/base/held.h"
 #include "shmtree/base/kind.h"
 #include "shmtree/base/result.h"
 #include "shmtree/item.h"
@@ -37,39 +38,42 @@ class ReplayBatch {
   std::size_t length() const noexcept;
   /// Returns the indices for update_priorities(), one per row. Sequences have size() x length(), one sequence after
   /// another.
-  std::span<const std::int64_t> index() const noexcept;
+  Held<std::span<const std::int64_t>> index() const noexcept;
   /// Returns the importance weight of each row for the learner, at most 1.
-  std::span<const float> weight() const noexcept;
+  Held<std::span<const float>> weight() const noexcept;
   /// Returns the probability with which each row was chosen.
-  std::span<const double> probability() const noexcept;
+  Held<std::span<const double>> probability() const noexcept;
   /// Returns the priority that each row had; ones if the sampler has no priorities.
-  std::span<const float> priority() const noexcept;
+  Held<std::span<const float>> priority() const noexcept;
   /// Returns how many rows had been added after each row when the batch was sampled.
-  std::span<const std::int64_t> age() const noexcept;
+  Held<std::span<const std::int64_t>> age() const noexcept;
   /// Returns the version that ReplayWriter::set_version() had set when each row was added.
-  std::span<const std::int64_t> version() const noexcept;
+  Held<std::span<const std::int64_t>> version() const noexcept;
   /// Returns the number of each row's stream.
-  std::span<const std::int64_t> writer() const noexcept;
+  Held<std::span<const std::int64_t>> writer() const noexcept;
   /// Returns how many rows of its stream were added before each row.
-  std::span<const std::int64_t> step() const noexcept;
+  Held<std::span<const std::int64_t>> step() const noexcept;
   /// Returns the discount for the value of each row's successor. Empty if the buffer has neither `next` nor `n_step`.
-  std::span<const float> discount() const noexcept;
+  Held<std::span<const float>> discount() const noexcept;
   /// Returns true for each position of a sequence that has a row; the first always has. Empty for single rows.
-  std::span<const bool> mask() const noexcept;
+  Held<std::span<const bool>> mask() const noexcept;
 
   /// Returns the paths of the leaves, including those of successors.
-  const std::vector<std::string>& paths() const noexcept;
+  const std::vector<std::string>& paths() const& noexcept;
+  /// Returns a copy, since the batch is a temporary.
+  std::vector<std::string> paths() && { return paths(); }
   /// Returns an array of shape (n, ...), or (n, length, ...) for sequences. kNotFound: the batch has no such path.
-  /// kInvalid: the data went to `out`.
+  /// kInvalid: the data went to `out`. The array is read-only once a put has given it away (ReplayDraw::in_arena). The
+  /// result does not keep the memory alive.
   Result<ArrayView> try_view(std::string_view path) const;
-  /// Does the same. Throws BadResult.
-  ArrayView view(std::string_view path) const { return try_view(path).value(); }
+  /// Does the same, and keeps the memory alive. Throws BadResult.
+  Held<ArrayView> view(std::string_view path) const { return {try_view(path).value(), state_}; }
   /// Returns all elements in C order. Throws BadResult: the errors of view(), and kInvalid for another element type.
   template <ArrayElement T>
-  std::span<T> span(std::string_view path) const {
-    const ArrayView found = view(path);
+  Held<std::span<T>> span(std::string_view path) const {
+    const ArrayView found = try_view(path).value();
     if (found.dtype != dtype_of<T>()) throw BadResult(detail::other_elements(found.dtype, dtype_of<T>()));
-    return {reinterpret_cast<T*>(found.data), found.elements};
+    return {{detail::first_element<T>(found), found.elements}, state_};
   }
   /// Returns the array as a Value to send. It keeps the batch, or its memory in the arena, alive. Errors are those of
   /// try_view(), and kInvalid for elements without a C++ type.

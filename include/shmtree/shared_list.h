@@ -54,8 +54,8 @@ class SharedList {
   /// Decodes an item. Its arrays are read-only views that keep the file mapped. kInvalid: `number` is not below size().
   /// kCorrupt: the bytes of the item are invalid. kIncompatible: another version of the format wrote it.
   Result<Item> at(std::uint64_t number) const;
-  /// Returns the encoded item, for put_frame(). Valid while a copy of this list exists. Errors are those of at().
-  Result<std::span<const std::byte>> frame(std::uint64_t number) const;
+  /// Returns the encoded item, for put_frame(). It keeps the file mapped. Errors are those of at().
+  Result<Held<std::span<const std::byte>>> frame(std::uint64_t number) const;
 
   /// Iterates over the items. Reading an item throws BadResult with the errors of at().
   Iterator begin() const noexcept;

@@ -72,6 +72,8 @@ concept ArrayElement = dtype_of<T>()
 != DType::kOther;
 
 namespace detail {
+/// kInvalid: the array has another element type than requested.
+Error other_elements(DType found, DType wanted);
 /// Makes a CapnpRef from a builder with root type T. Specialised in capnp.h.
 template <class T, class Builder>
 struct CapnpOf;
@@ -101,6 +103,24 @@ struct ArrayRef {
   std::vector<std::int64_t> strides{};  ///< In bytes. Empty: C order without gaps.
   bool read_only = false;               ///< The receiver gets a read-only array.
   std::shared_ptr<const void> owner{};  ///< Keeps the memory at `data` alive while the Value exists. May be empty.
+};
+
+/// Memory of new_array(), to be filled in place before its put. Any other array is read-only through its ArrayRef.
+struct NewArray : ArrayRef {
+  /// Returns the elements, in C order, for writing. Throws BadResult (kInvalid) for another element type.
+  template <ArrayElement T>
+  std::span<T> span() const {
+    if (dtype != dtype_of<T>()) throw BadResult(detail::other_elements(dtype, dtype_of<T>()));
+    return {static_cast<T*>(mutable_data()), elements()};
+  }
+  /// Returns the first element, for writing.
+  void* mutable_data() const noexcept { return const_cast<void*>(data); }
+  /// Returns the number of elements.
+  std::size_t elements() const noexcept {
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    return static_cast<std::size_t>(count);
+  }
 };
 
 /// Refers to an array in C order at `data`.
@@ -159,7 +179,9 @@ class List {
   /// Returns the number of items.
   std::size_t size() const noexcept;
   /// Returns the items in order. Valid until the list changes or is destroyed.
-  const std::vector<Value>& items() const noexcept { return items_; }
+  const std::vector<Value>& items() const& noexcept { return items_; }
+  /// Moves the items out of a temporary.
+  std::vector<Value> items() &&;
 
  private:
   std::vector<Value> items_;
@@ -178,7 +200,9 @@ class Tuple {
   /// Returns the number of items.
   std::size_t size() const noexcept;
   /// Returns the items in order. Valid while the tuple exists.
-  const std::vector<Value>& items() const noexcept { return items_; }
+  const std::vector<Value>& items() const& noexcept { return items_; }
+  /// Moves the items out of a temporary.
+  std::vector<Value> items() &&;
 
  private:
   std::vector<Value> items_;
@@ -212,7 +236,9 @@ class Dict {
   /// Returns the number of entries.
   std::size_t size() const noexcept;
   /// Returns the entries in order. Valid until the dict changes or is destroyed.
-  const std::vector<Entry>& entries() const noexcept { return entries_; }
+  const std::vector<Entry>& entries() const& noexcept { return entries_; }
+  /// Moves the entries out of a temporary.
+  std::vector<Entry> entries() &&;
 
  private:
   Value* find(const std::string& key) noexcept;
@@ -287,7 +313,9 @@ class Value {
       : Value(ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(other))) {}
 
   /// Returns the content.
-  const Variant& variant() const noexcept { return variant_; }
+  const Variant& variant() const& noexcept { return variant_; }
+  /// Moves the content out of a temporary.
+  Variant variant() && noexcept { return std::move(variant_); }
 
  private:
   template <class T>
@@ -315,6 +343,16 @@ struct Entry {
   std::string key;  ///< UTF-8
   Value value;      ///< The value of the key.
 };
+
+inline std::vector<Value> List::items() && {
+  return std::move(items_);
+}
+inline std::vector<Value> Tuple::items() && {
+  return std::move(items_);
+}
+inline std::vector<Entry> Dict::entries() && {
+  return std::move(entries_);
+}
 
 /// Converts one-dimensional arrays of the standard library. An lvalue is referred to, a temporary is kept.
 template <ArrayElement T, class Allocator>

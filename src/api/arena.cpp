@@ -32,7 +32,7 @@ std::shared_ptr<ArenaState> ArenaState::for_arena(const std::shared_ptr<memory::
   return states().insert(std::make_shared<ArenaState>(arena), is_it);
 }
 
-Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {
+Result<NewArray> ArenaState::new_array(DType dtype, std::vector<std::int64_t> shape, const WaitContext& wait) {
   std::uint64_t bytes = item_bytes(dtype);
   if (bytes == 0) return Error{Code::kInvalid, "an array in an arena needs elements of a fixed size"};
   if (shape.size() > kMaxDims) {
@@ -66,7 +66,7 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
     }
     loans[loan->lease.data()] = loan;
   }
-  ArrayRef array{.data = loan->lease.data(), .dtype = dtype, .shape = std::move(shape)};
+  NewArray array{{.data = loan->lease.data(), .dtype = dtype, .shape = std::move(shape)}};
   array.owner = std::shared_ptr<const void>(loan, loan.get());
   return array;
 }
@@ -129,15 +129,15 @@ Result<Arena> Arena::shared() try {
   return out_of_memory();
 }
 
-Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
-  return or_out_of_memory([&]() -> Result<ArrayRef> {
+Result<NewArray> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
+  return or_out_of_memory([&]() -> Result<NewArray> {
     if (state_ == nullptr) return api::no_arena();
     return state_->new_array(dtype, std::move(shape), waiting(timeout));
   });
 }
-Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+Result<NewArray> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                   const std::stop_token& stop) const {
-  return or_out_of_memory([&]() -> Result<ArrayRef> {
+  return or_out_of_memory([&]() -> Result<NewArray> {
     if (state_ == nullptr) return api::no_arena();
     Status goes_on = endpoint::check_stop(stop);
     if (!goes_on) return std::move(goes_on).error();

@@ -153,7 +153,7 @@ Result<BroadcastStats> Broadcast::stats() const {
   });
 }
 
-Result<ArrayRef> Broadcast::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+Result<NewArray> Broadcast::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                       const std::stop_token& stop) const {
   return with_publisher(state_.get(), timeout, stop, [&](Publisher&, const WaitContext& wait) {
     return state_->arena->new_array(dtype, std::move(shape), wait);

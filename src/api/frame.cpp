@@ -116,7 +116,7 @@ class Frames {
 
 template class Taken<Frame>;
 
-std::span<const std::byte> Frame::bytes() const noexcept {
+std::span<const std::byte> Frame::bytes() const& noexcept {
   return state_ == nullptr ? std::span<const std::byte>() : state_->raw.bytes;
 }
 bool Frame::portable() const noexcept {

@@ -91,7 +91,7 @@ Result<LatestStats> Latest::stats() const {
   });
 }
 
-Result<ArrayRef> Latest::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
+Result<NewArray> Latest::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
   return with_store(state_.get(), timeout, {}, [&](Store&, const WaitContext& wait) {
     return state_->arena->new_array(dtype, std::move(shape), wait);
   });

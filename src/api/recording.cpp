@@ -40,7 +40,7 @@ Result<Recording> Recording::open(const std::string& path) {
   });
 }
 
-const std::string& Recording::path() const noexcept {
+const std::string& Recording::path() const& noexcept {
   return reader_ == nullptr ? platform::never_destroyed<std::string>() : reader_->path();
 }
 std::vector<RecordedChannel> Recording::channels() const {

@@ -90,10 +90,10 @@ Result<std::vector<std::byte*>> destinations_for(const ReplayCore& core, std::si
 }
 
 // Allocates arrays in the arena for the data.
-Result<std::vector<ArrayRef>> arrays_for(const ReplayCore& core, const replay::SampleTerms& terms,
+Result<std::vector<NewArray>> arrays_for(const ReplayCore& core, const replay::SampleTerms& terms,
                                          const WaitContext& wait) {
   const replay::Spec& spec = core.buffer->spec();
-  std::vector<ArrayRef> arrays;
+  std::vector<NewArray> arrays;
   for (std::size_t i = 0; i < spec.data_outputs(); ++i) {
     const replay::SpecLeaf leaf = spec.output(i);
     const DType dtype = replay::dtype_of(leaf.dtype);
@@ -123,8 +123,7 @@ Result<ReplayBatch> sample(const CorePtr& core, const replay::SampleTerms& terms
     auto arrays = arrays_for(*core, terms, wait);
     if (!arrays) return std::move(arrays).error();
     state->arrays = std::move(*arrays);
-    for (const ArrayRef& each : state->arrays)
-      destinations->push_back(static_cast<std::byte*>(const_cast<void*>(each.data)));
+    for (const NewArray& each : state->arrays) destinations->push_back(static_cast<std::byte*>(each.mutable_data()));
   }
   Status sampled = state->batch.sample(*destinations, wait);
   if (!sampled) return std::move(sampled).error();

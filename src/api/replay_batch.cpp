@@ -57,53 +57,53 @@ std::size_t ReplayBatch::size() const noexcept {
 std::size_t ReplayBatch::length() const noexcept {
   return state_ == nullptr ? 0 : state_->batch.terms().length;
 }
-std::span<const std::int64_t> ReplayBatch::index() const noexcept {
+Held<std::span<const std::int64_t>> ReplayBatch::index() const noexcept {
   if (state_ == nullptr) return {};
   const auto indices = state_->batch.indices();
-  return {reinterpret_cast<const std::int64_t*>(indices.data()), indices.size()};
+  return {{reinterpret_cast<const std::int64_t*>(indices.data()), indices.size()}, state_};
 }
-std::span<const float> ReplayBatch::weight() const noexcept {
+Held<std::span<const float>> ReplayBatch::weight() const noexcept {
   if (state_ == nullptr) return {};
-  if (state_->weights.empty()) return state_->batch.importances();
-  return state_->weights;
+  if (state_->weights.empty()) return {state_->batch.importances(), state_};
+  return {state_->weights, state_};
 }
-std::span<const double> ReplayBatch::probability() const noexcept {
+Held<std::span<const double>> ReplayBatch::probability() const noexcept {
   if (state_ == nullptr) return {};
-  if (state_->probabilities.empty()) return state_->batch.probabilities();
-  return state_->probabilities;
+  if (state_->probabilities.empty()) return {state_->batch.probabilities(), state_};
+  return {state_->probabilities, state_};
 }
-std::span<const float> ReplayBatch::priority() const noexcept {
+Held<std::span<const float>> ReplayBatch::priority() const noexcept {
   if (state_ == nullptr) return {};
-  return state_->priorities;
+  return {state_->priorities, state_};
 }
-std::span<const std::int64_t> ReplayBatch::age() const noexcept {
+Held<std::span<const std::int64_t>> ReplayBatch::age() const noexcept {
   if (state_ == nullptr) return {};
-  return state_->ages;
+  return {state_->ages, state_};
 }
-std::span<const std::int64_t> ReplayBatch::version() const noexcept {
+Held<std::span<const std::int64_t>> ReplayBatch::version() const noexcept {
   if (state_ == nullptr) return {};
-  return state_->extra(0);
+  return {state_->extra(0), state_};
 }
-std::span<const std::int64_t> ReplayBatch::writer() const noexcept {
+Held<std::span<const std::int64_t>> ReplayBatch::writer() const noexcept {
   if (state_ == nullptr) return {};
-  return state_->extra(1);
+  return {state_->extra(1), state_};
 }
-std::span<const std::int64_t> ReplayBatch::step() const noexcept {
+Held<std::span<const std::int64_t>> ReplayBatch::step() const noexcept {
   if (state_ == nullptr) return {};
-  return state_->extra(2);
+  return {state_->extra(2), state_};
 }
-std::span<const float> ReplayBatch::discount() const noexcept {
+Held<std::span<const float>> ReplayBatch::discount() const noexcept {
   if (state_ == nullptr) return {};
   const replay::Spec& spec = state_->core->buffer->spec();
   if (!spec.has_discount()) return {};
   const std::byte* const at = state_->batch.output(spec.data_outputs() + 3);
-  return {reinterpret_cast<const float*>(at), state_->batch.terms().all_rows()};
+  return {{reinterpret_cast<const float*>(at), state_->batch.terms().all_rows()}, state_};
 }
-std::span<const bool> ReplayBatch::mask() const noexcept {
+Held<std::span<const bool>> ReplayBatch::mask() const noexcept {
   if (state_ == nullptr) return {};
-  return state_->batch.mask();
+  return {state_->batch.mask(), state_};
 }
-const std::vector<std::string>& ReplayBatch::paths() const noexcept {
+const std::vector<std::string>& ReplayBatch::paths() const& noexcept {
   return state_ == nullptr ? platform::never_destroyed<std::vector<std::string>>() : state_->core->paths.outputs;
 }
 
@@ -122,8 +122,13 @@ Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
   ArrayView view{
       .dtype = replay::dtype_of(leaf.dtype), .shape = state_->shapes[number], .strides = state_->strides[number]};
   if (view.dtype == DType::kOther) view.description = leaf.dtype;
-  view.data = state_->has_data ? state_->batch.output(number)
-                               : static_cast<std::byte*>(const_cast<void*>(state_->arrays[number].data));
+  if (state_->has_data) {
+    view.data = state_->batch.output(number);
+  } else {
+    view.data = static_cast<const std::byte*>(state_->arrays[number].data);
+    const std::lock_guard guard(state_->core->arena->mutex);
+    view.read_only = static_cast<const api::Loan*>(state_->arrays[number].owner.get())->claims.are_given(nullptr);
+  }
   view.item_bytes = leaf.item_bytes;
   view.elements = 1;
   for (const std::int64_t size : view.shape) view.elements *= static_cast<std::size_t>(size);

@@ -186,7 +186,7 @@ Result<const std::byte*> elements_of(const ArrayRef& array, const Path& path, Co
   if (!layout) return invalid(path.text() + ": " + layout.error().message);
   if (layout->empty || layout->order == format::Order::kC) return static_cast<const std::byte*>(array.data);
   ArrayView view{.dtype = array.dtype, .shape = array.shape, .strides = array.strides};
-  view.data = const_cast<std::byte*>(static_cast<const std::byte*>(array.data));
+  view.data = static_cast<const std::byte*>(array.data);
   view.item_bytes = item_bytes(array.dtype);
   view.elements = 1;
   for (const std::int64_t size : array.shape) view.elements *= static_cast<std::size_t>(size);

@@ -119,7 +119,7 @@ struct ReplayBatchState {
   std::vector<double> probabilities{};
   std::vector<std::int64_t> ages{};
   std::vector<std::vector<std::int64_t>> shapes{}, strides{};  // For each array of the data.
-  std::vector<ArrayRef> arrays{};                              // The data, if it is in the arena.
+  std::vector<NewArray> arrays{};                              // The data, if it is in the arena.
 };
 
 // Returns the shape of an array of the data.

@@ -215,7 +215,7 @@ Result<std::vector<std::int64_t>> ReplayVectorWriter::add(const Value& rows, con
   });
 }
 
-const std::vector<ReplayWriter>& ReplayVectorWriter::writers() const noexcept {
+const std::vector<ReplayWriter>& ReplayVectorWriter::writers() const& noexcept {
   return state_ == nullptr ? platform::never_destroyed<std::vector<ReplayWriter>>() : state_->writers;
 }
 

@@ -157,10 +157,10 @@ std::uint64_t Sender::dropped() const {
   return channel == nullptr ? 0 : channel->dropped();
 }
 
-Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
+Result<NewArray> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout) const {
   return new_array(dtype, std::move(shape), timeout, {});
 }
-Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
+Result<NewArray> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                    const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
     return state_->or_closed(state_->arena->new_array(dtype, std::move(shape), wait));

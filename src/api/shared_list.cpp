@@ -23,14 +23,14 @@ std::uint64_t SharedList::bytes() const noexcept {
   return reader_ == nullptr ? 0 : reader_->bytes().size();
 }
 
-Result<std::span<const std::byte>> SharedList::frame(std::uint64_t number) const {
-  return or_out_of_memory([&]() -> Result<std::span<const std::byte>> {
+Result<Held<std::span<const std::byte>>> SharedList::frame(std::uint64_t number) const {
+  return or_out_of_memory([&]() -> Result<Held<std::span<const std::byte>>> {
     if (number >= size()) {
       const std::string list = reader_ == nullptr ? "SharedList of 0 items" : reader_->description();
       return Error{.code = Code::kInvalid, .message = "there is no item " + std::to_string(number) + " in a " + list};
     }
     auto found = reader_->frame(number);
-    if (found) return found;
+    if (found) return Held<std::span<const std::byte>>(*found, reader_);
     Error error = std::move(found).error();
     error.message += " (" + reader_->description() + ")";
     return error;

@@ -91,7 +91,7 @@ struct ArenaState {
   // Null for a moved-from Arena.
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 
-  Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);
+  Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);
   // Returns the loan of exactly the array [begin, begin + bytes), or null.
   std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
   // Returns true if the array may go with `message`, and promises it to the message until it is settled or withdrawn.

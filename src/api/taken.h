@@ -87,7 +87,7 @@ Taken<T>& Taken<T>::operator=(Taken&&) noexcept = default;
 template <class T>
 Taken<T>::~Taken() = default;
 template <class T>
-const T& Taken<T>::item() const noexcept {
+const T& Taken<T>::item() const& noexcept {
   return state_ == nullptr ? platform::never_destroyed<T>() : state_->item;
 }
 template <class T>

@@ -113,7 +113,7 @@ Item::Iterator Item::end() const noexcept {
   return {*this, size()};
 }
 
-std::vector<std::string_view> Item::keys() const {
+std::vector<std::string_view> Item::keys() const& {
   std::vector<std::string_view> found;
   if (!is_dict()) return found;
   found.reserve(size());
@@ -121,7 +121,7 @@ std::vector<std::string_view> Item::keys() const {
   return found;
 }
 
-std::string_view Item::key() const noexcept {
+std::string_view Item::key() const& noexcept {
   const Node& node = node_of(tree_, node_);
   return node.key == value::kNone ? std::string_view() : tree_->texts[node.key];
 }
@@ -131,23 +131,23 @@ Error Item::mismatch(std::string_view wanted) const {
                      .message = "expected " + std::string(wanted) + ", found " + std::string(value::word_of(kind()))});
 }
 
-std::string_view Item::class_name() const noexcept {
+std::string_view Item::class_name() const& noexcept {
   const Node& node = node_of(tree_, node_);
   return has_trait(node.kind, format::kHasClass) ? tree_->texts[node.text] : std::string_view();
 }
 
-std::string_view Item::member() const {
+std::string_view Item::member() const& {
   if (kind() != Kind::kEnum) throw BadResult(mismatch("enum member"));
   return tree_->texts[tree_->at(node_).text + 1];
 }
 
-std::span<const std::int64_t> Item::ints() const noexcept {
+std::span<const std::int64_t> Item::ints() const& noexcept {
   const Node& node = node_of(tree_, node_);
   if (node.number_count == 0 || has_trait(node.kind, format::kHasFloats)) return {};
   return {tree_->ints.data() + node.number, node.number_count};
 }
 
-std::span<const double> Item::floats() const noexcept {
+std::span<const double> Item::floats() const& noexcept {
   const Node& node = node_of(tree_, node_);
   if (node.number_count == 0 || !has_trait(node.kind, format::kHasFloats)) return {};
   return {tree_->floats.data() + node.number, node.number_count};

@@ -66,6 +66,11 @@ Error Item::not_in_c_order() const {
   return on_the_way({.code = Code::kInvalid, .message = "the array is not contiguous in C order: use view()"});
 }
 
+std::byte* ArrayView::mutable_data() const {
+  if (read_only) throw BadResult({.code = Code::kInvalid, .message = "the array is read-only: copy it to change it"});
+  return const_cast<std::byte*>(data);
+}
+
 // Copies in C order. Copies the last dimension row by row, and counts the other indices like an odometer.
 void ArrayView::copy_to(void* out) const noexcept {
   if (elements == 0) return;

@@ -46,7 +46,7 @@ Result<CapnpRef> Item::capnp_segments() const {
   return or_out_of_memory([this]() -> Result<CapnpRef> {
     const value::Node& node = value::node_of(tree_, node_);
     if (node.kind != Kind::kCapnp) return mismatch("Cap'n Proto message");
-    CapnpRef message{.schema_id = std::bit_cast<std::uint64_t>(tree_->ints[node.number])};
+    CapnpRef message{.schema_id = std::bit_cast<std::uint64_t>(tree_->ints[node.number]), .owner = tree_};
     const auto count = static_cast<std::size_t>(tree_->ints[node.number + 1]);
     message.segments.reserve(count);
     for (std::size_t i = 0; i < count; ++i) {

@@ -83,7 +83,9 @@ struct ObservedThing {
   bool consistent = true;  ///< False: it changed during each attempt, so its numbers may be of different moments.
 
   /// Returns the first name; empty if there is none.
-  std::string_view name() const noexcept { return names.empty() ? std::string_view() : names.front(); }
+  std::string_view name() const& noexcept { return names.empty() ? std::string_view() : names.front(); }
+  /// Returns a copy, since the object is a temporary.
+  std::string name() && { return std::string(name()); }
 };
 
 /// One end of a channel.
@@ -200,7 +202,9 @@ struct ObservedArena {
   std::vector<ObservedReplay> replays{};            ///< All replay buffers.
 
   /// Returns the first name; empty if there is none.
-  std::string_view name() const noexcept { return names.empty() ? std::string_view() : names.front(); }
+  std::string_view name() const& noexcept { return names.empty() ? std::string_view() : names.front(); }
+  /// Returns a copy, since the object is a temporary.
+  std::string name() && { return std::string(name()); }
 };
 
 /// Takes repeated snapshots, and derives what needs two of them: rates, shares of the time, and the age of messages.

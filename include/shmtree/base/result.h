@@ -139,19 +139,21 @@ class [[nodiscard]] Result {
   T& value() & { return check(), std::get<0>(state_); }
   /// The same.
   const T& value() const& { return check(), std::get<0>(state_); }
-  /// The same for a temporary.
-  T&& value() && { return check(), std::get<0>(std::move(state_)); }
+  /// Moves the value out of a temporary. The result is no reference, so a range-for may loop over it.
+  T value() && { return check(), std::get<0>(std::move(state_)); }
 
   /// Unchecked access. Undefined unless ok().
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }
   /// The same.
   const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
-  /// The same for a temporary.
-  T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  /// Moves the value out of a temporary.
+  T operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+  /// The same as for the first operator*.
+  T* operator->() & noexcept { return std::get_if<0>(&state_); }
   /// The same.
-  T* operator->() noexcept { return std::get_if<0>(&state_); }
-  /// The same.
-  const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+  const T* operator->() const& noexcept { return std::get_if<0>(&state_); }
+  /// Does not compile: nothing has checked the temporary, and a range-for would use it after its end. Use value().
+  const T* operator->() const&& = delete;
 
   /// Returns the error. Undefined unless !ok().
   const Error& error() const& noexcept { return **std::get_if<1>(&state_); }

@@ -66,12 +66,14 @@ TEST_CASE("each subscriber gets all messages put after it subscribed") {
   CHECK(one.get(10ms).code() == Code::kEmpty);
 }
 
+// guarantee: read-only-arrays
 TEST_CASE("arrays received from a Broadcast are read-only and stable") {
   const Broadcast broadcast = new_broadcast();
   const Subscriber one = reader_of(broadcast), other = reader_of(broadcast);
   broadcast.put(frame(7)).value();
   const Item first = one.get().value(), second = other.get().value();
   CHECK(first["big"].view().read_only);
+  CHECK_THROWS_AS(first["big"].view().mutable_data(), BadResult);
   CHECK(first["big"].view().elements == 10'000);
   CHECK_THROWS_AS(first["big"].span<int>(), BadResult);
   for (int i = 0; i < 50; ++i) {
@@ -208,9 +210,9 @@ TEST_CASE("put refuses a loan made by another channel") {
 TEST_CASE("an array made by new_array is broadcast without a copy") {
   const Broadcast broadcast = new_broadcast();
   const Subscriber reader = reader_of(broadcast);
-  ArrayRef array = broadcast.new_array(DType::kInt32, {100'000}).value();
-  auto* elements = const_cast<int*>(reinterpret_cast<const int*>(array.data));
-  std::iota(elements, elements + 100'000, 0);
+  const NewArray array = broadcast.new_array(DType::kInt32, {100'000}).value();
+  const std::span<int> elements = array.span<int>();
+  std::iota(elements.begin(), elements.end(), 0);
   broadcast.put(Dict{{"array", array}}).value();
   const Item item = reader.get().value();
   CHECK(static_cast<const void*>(item["array"].view().data) == array.data);

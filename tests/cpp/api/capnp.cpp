@@ -34,6 +34,13 @@ void check(Pose::Reader pose, std::size_t image_bytes = 0) {
     if (image[i] != static_cast<capnp::byte>(i)) FAIL("byte " << i << " differs");
   }
 }
+void check(const CapnpItem<Pose>& pose, std::size_t image_bytes) {
+  check(*pose, image_bytes);
+}
+
+const void* image_of(const CapnpItem<Pose>& pose) {
+  return pose->getImage().begin();
+}
 
 bool lies_in(const void* place, const CapnpRef& message) {
   const auto* byte = static_cast<const std::byte*>(place);
@@ -64,8 +71,8 @@ TEST_CASE("a Cap'n Proto message is the root of a message") {
     builder.getRoot<Pose>().setSeq(8);  // the message is a copy
     const Item item = receiver.get(60s).value();
     CHECK(item.kind() == Kind::kCapnp);
-    check(*item.capnp<Pose>(), bytes);
-    check(*item.capnp<Pose>({.copy = true}), bytes);
+    check(item.capnp<Pose>(), bytes);
+    check(item.capnp<Pose>({.copy = true}), bytes);
   }
 }
 
@@ -79,7 +86,7 @@ TEST_CASE("the segment count of a message is preserved") {
   const Item item = receiver.get(60s).value();
   for (const Item& pose : item["poses"]) {
     CHECK(pose.capnp_segments().value().segments.size() == segments);
-    check(*pose.capnp<Pose>(), 50'000);
+    check(pose.capnp<Pose>(), 50'000);
   }
 }
 
@@ -106,8 +113,8 @@ TEST_CASE("a capnp reader reads in place unless a copy is requested") {
   const Item item = receiver.get(60s).value();
   const CapnpRef message = item.capnp_segments().value();
   CHECK(message.schema_id == capnp::typeId<Pose>());
-  CHECK(lies_in(item.capnp<Pose>()->getImage().begin(), message));
-  CHECK(!lies_in(item.capnp<Pose>({.copy = true})->getImage().begin(), message));
+  CHECK(lies_in(image_of(item.capnp<Pose>()), message));
+  CHECK(!lies_in(image_of(item.capnp<Pose>({.copy = true})), message));
 }
 
 TEST_CASE("queues and broadcasts and Latest take capnp messages") {
@@ -115,14 +122,14 @@ TEST_CASE("queues and broadcasts and Latest take capnp messages") {
   fill(builder.initRoot<Pose>(), 100);
   const Queue queue = make_queue();
   queue.put<Pose>(builder, 60s).value();
-  check(*queue.get(60s).value().capnp<Pose>(), 100);
+  check(queue.get(60s).value().capnp<Pose>(), 100);
   const Broadcast broadcast = make_broadcast();
   const Subscriber subscriber = broadcast.subscribe().value();
   broadcast.put<Pose>(builder, 60s).value();
-  check(*subscriber.get(60s).value().capnp<Pose>(), 100);
+  check(subscriber.get(60s).value().capnp<Pose>(), 100);
   const Latest latest = make_latest();
   latest.publish<Pose>(builder, 60s).value();
-  check(*latest.get(0, 60s).value().value.capnp<Pose>(), 100);
+  check(latest.get(0, 60s).value().value.capnp<Pose>(), 100);
 }
 
 TEST_CASE("a Cap'n Proto message is forwarded like any other item") {
@@ -132,12 +139,12 @@ TEST_CASE("a Cap'n Proto message is forwarded like any other item") {
   sender.put(Dict{{"pose", capnp_ref<Pose>(builder)}}, 60s).value();
   Item item = receiver.get(60s).value();
   sender.put(Dict{{"again", item["pose"]}}, 60s).value();
-  check(*receiver.get(60s).value()["again"].capnp<Pose>(), 100'000);
-  const void* place = item["pose"].capnp<Pose>()->getImage().begin();
+  check(receiver.get(60s).value()["again"].capnp<Pose>(), 100'000);
+  const void* place = image_of(item["pose"].capnp<Pose>());
   sender.put(std::move(item), 60s).value();
   const Item last = receiver.get(60s).value();
-  check(*last["pose"].capnp<Pose>(), 100'000);
-  CHECK(last["pose"].capnp<Pose>()->getImage().begin() == place);
+  check(last["pose"].capnp<Pose>(), 100'000);
+  CHECK(image_of(last["pose"].capnp<Pose>()) == place);
 }
 
 TEST_CASE("a packed capnp message that shares bytes stays aligned") {
@@ -146,10 +153,10 @@ TEST_CASE("a packed capnp message that shares bytes stays aligned") {
   const CapnpRef message = capnp_ref<Pose>(builder);
   const std::span<const std::byte> bytes = message.segments[0];
   const Item item = unpacked(Dict{{"bytes", bytes.subspan(3)}, {"pose", message}, {"all", bytes.subspan(1, 100)}});
-  check(*item["pose"].capnp<Pose>(), 20'000);
+  check(item["pose"].capnp<Pose>(), 20'000);
   CHECK(std::ranges::equal(item["bytes"].span<const std::byte>(), bytes.subspan(3)));
   const Item again = unpacked(Dict{{"x", item["bytes"]}, {"all", item}});
-  check(*again["all"]["pose"].capnp<Pose>(), 20'000);
+  check(again["all"]["pose"].capnp<Pose>(), 20'000);
 }
 
 // guarantee: capnp-item
@@ -225,7 +232,7 @@ TEST_CASE("an unaligned capnp message is readable only as a copy") {
   const auto refused = item.try_capnp<Pose>();
   REQUIRE(!refused);
   CHECK(refused.code() == Code::kInvalid);
-  check(*item.capnp<Pose>({.copy = true}), 100);
+  check(item.capnp<Pose>({.copy = true}), 100);
 }
 
 TEST_CASE("the traversal limit applies and can be set") {
@@ -235,7 +242,7 @@ TEST_CASE("the traversal limit applies and can be set") {
   const auto pose = item.capnp<Pose>({.traversal_words = 20'000});
   check(*pose, 100'000);
   CHECK_THROWS_AS(pose->getImage(), kj::Exception);
-  CHECK(item.capnp<Pose>()->getImage().size() == 100'000);
+  check(item.capnp<Pose>(), 100'000);
 }
 
 TEST_CASE("put does not copy the message of an ArenaMessageBuilder") {
@@ -262,7 +269,8 @@ TEST_CASE("only the used part of a segment is sent") {
   builder.initRoot<Pose>().setSeq(7);
   sender.put<Pose>(builder, 60s).value();
   const Item item = receiver.get(60s).value();
-  CHECK(item.capnp<Pose>()->getSeq() == 7);
+  const CapnpItem<Pose> read = item.capnp<Pose>();
+  CHECK(read->getSeq() == 7);
   CHECK(item.capnp_segments().value().segments[0].size() == 48);
 }
 
@@ -275,9 +283,9 @@ TEST_CASE("the second put of an ArenaMessageBuilder copies") {
   sender.put<Pose>(builder, 60s).value();
   sender.put<Pose>(builder, 60s).value();
   const Item first = receiver.get(60s).value(), second = receiver.get(60s).value();
-  CHECK(first.capnp<Pose>()->getImage().begin() == place);
-  CHECK(second.capnp<Pose>()->getImage().begin() != place);
-  check(*second.capnp<Pose>(), 100'000);
+  CHECK(image_of(first.capnp<Pose>()) == place);
+  CHECK(image_of(second.capnp<Pose>()) != place);
+  check(second.capnp<Pose>(), 100'000);
 }
 
 TEST_CASE("ArenaMessageBuilder survives a failed put") {
@@ -289,7 +297,7 @@ TEST_CASE("ArenaMessageBuilder survives a failed put") {
   CHECK(sender.put<Pose>(builder, 0s).code() == Code::kFull);
   receiver.get(60s).value();
   sender.put<Pose>(builder, 60s).value();
-  CHECK(receiver.get(60s).value().capnp<Pose>()->getImage().begin() == place);
+  CHECK(image_of(receiver.get(60s).value().capnp<Pose>()) == place);
 }
 
 TEST_CASE("ArenaMessageBuilder memory is freed with its last user") {
@@ -321,20 +329,20 @@ TEST_CASE("other arenas and Broadcast and Latest take a capnp builder") {
   ArenaMessageBuilder elsewhere(arena, 60s);
   fill(elsewhere.initRoot<Pose>(), 100'000);
   sender.put<Pose>(elsewhere, 60s).value();
-  check(*receiver.get(60s).value().capnp<Pose>(), 100'000);
+  check(receiver.get(60s).value().capnp<Pose>(), 100'000);
 
   const Broadcast broadcast = make_broadcast();
   const Subscriber subscriber = broadcast.subscribe().value();
   ArenaMessageBuilder shown(broadcast, 60s);
   fill(shown.initRoot<Pose>(), 100'000);
   broadcast.put<Pose>(shown, 60s).value();
-  CHECK(subscriber.get(60s).value().capnp<Pose>()->getImage().begin() == shown.getRoot<Pose>().getImage().begin());
+  CHECK(image_of(subscriber.get(60s).value().capnp<Pose>()) == shown.getRoot<Pose>().getImage().begin());
 
   const Latest latest = make_latest();
   ArenaMessageBuilder newest(latest, 60s);
   fill(newest.initRoot<Pose>(), 100'000);
   latest.publish<Pose>(newest, 60s).value();
-  check(*latest.get(0, 60s).value().value.capnp<Pose>(), 100'000);
+  check(latest.get(0, 60s).value().value.capnp<Pose>(), 100'000);
 }
 
 TEST_CASE("ArenaMessageBuilder throws only while the arena is full") {

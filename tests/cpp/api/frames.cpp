@@ -56,9 +56,9 @@ TEST_CASE("take_frames and put_frame forward messages in order") {
 
 TEST_CASE("a taken frame contains the bytes of new_array arrays") {
   Ends ends;
-  const ArrayRef lent = ends.first.first.new_array(DType::kFloat64, {20'000}).value();
+  const NewArray lent = ends.first.first.new_array(DType::kFloat64, {20'000}).value();
   const std::vector<double> numbers = some_numbers();
-  std::memcpy(const_cast<void*>(lent.data), numbers.data(), numbers.size() * sizeof(double));
+  std::memcpy(lent.mutable_data(), numbers.data(), numbers.size() * sizeof(double));
   ends.first.first.put(Dict{{"a", lent}, {"n", 1}}).value();
   const auto frames = ends.first.second.take_frames(1).value();
   CHECK(frames[0].item().bytes().size() > numbers.size() * sizeof(double));

@@ -50,8 +50,8 @@ TEST_CASE("a receiver can keep more loaned arrays than the arena holds") {
   auto [sender, receiver] = make_pair({.arena = arena});
   put_and_keep(
       [&](std::size_t i) {
-        const ArrayRef array = sender.new_array(DType::kUInt8, {kCount}, 10s).value();
-        std::memset(const_cast<void*>(array.data), static_cast<int>(i), kCount);
+        const NewArray array = sender.new_array(DType::kUInt8, {kCount}, 10s).value();
+        std::memset(array.mutable_data(), static_cast<int>(i), kCount);
         sender.put(Value(array), 10s).value();
       },
       [&] { return receiver.get(10s).value(); });

@@ -30,8 +30,8 @@ struct Stages {
     first.first.put(Dict{{"a", array}}).value();
   }
   ArrayRef new_ones() {
-    ArrayRef array = arena.new_array(DType::kFloat64, {kCount}).value();
-    std::fill_n(static_cast<double*>(const_cast<void*>(array.data)), kCount, 1.0);
+    NewArray array = arena.new_array(DType::kFloat64, {kCount}).value();
+    std::ranges::fill(array.span<double>(), 1.0);
     return array;
   }
 };
@@ -110,7 +110,7 @@ TEST_CASE("kept bytes stay unchanged when a redelivery is forwarded") {
   REQUIRE(child.succeeded());
   const Item got = stages.second.second.get().value();
   const double two = 2;
-  std::memcpy(got.view().data, &two, sizeof two);
+  std::memcpy(got.view().mutable_data(), &two, sizeof two);
   CHECK(kept.as<Big>().values[0] == 1);
 }
 

@@ -56,9 +56,9 @@ TEST_CASE("arrays of a version are read-only and never change") {
 
 TEST_CASE("an array made in place is published without a copy") {
   const Latest latest = new_latest();
-  ArrayRef array = latest.new_array(DType::kInt32, {100'000}).value();
-  auto* elements = const_cast<int*>(reinterpret_cast<const int*>(array.data));
-  for (int i = 0; i < 100'000; ++i) elements[i] = i;
+  const NewArray array = latest.new_array(DType::kInt32, {100'000}).value();
+  const std::span<int> elements = array.span<int>();
+  for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<int>(i);
   latest.publish(Dict{{"array", array}}).value();
   const Version newest = latest.get().value();
   CHECK(newest.value["array"].span<const int>()[99'999] == 99'999);

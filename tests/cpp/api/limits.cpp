@@ -44,8 +44,8 @@ void put_viewed(const shmtree::Sender& sender) {
   sender.put(shmtree::Dict{{"n", 7}, {"a", std::vector<double>(10'000, 1.5)}}).value();
 }
 void put_referring(const shmtree::Sender& sender) {
-  const shmtree::ArrayRef array = sender.new_array(shmtree::DType::kFloat64, {10'000}).value();
-  std::fill_n(static_cast<double*>(const_cast<void*>(array.data)), 10'000, 1.5);
+  const shmtree::NewArray array = sender.new_array(shmtree::DType::kFloat64, {10'000}).value();
+  std::ranges::fill(array.span<double>(), 1.5);
   sender.put(shmtree::Dict{{"n", 7}, {"a", array}}).value();
 }
 bool is_right(const Item& item) {

@@ -16,9 +16,9 @@ namespace {
 constexpr std::int64_t kCount = 4'096;
 
 ArrayRef new_numbers(const Sender& sender) {
-  ArrayRef array = sender.new_array(DType::kInt64, {kCount}).value();
-  auto* numbers = static_cast<std::int64_t*>(const_cast<void*>(array.data));
-  for (std::int64_t i = 0; i < kCount; ++i) numbers[i] = i;
+  NewArray array = sender.new_array(DType::kInt64, {kCount}).value();
+  const std::span<std::int64_t> numbers = array.span<std::int64_t>();
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int64_t>(i);
   return array;
 }
 bool is_at(const Item& item, const void* place) {

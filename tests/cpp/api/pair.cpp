@@ -49,14 +49,14 @@ TEST_CASE("a nested value arrives as a tree with array views") {
 
 TEST_CASE("an array written in the arena is received in place") {
   auto [sender, receiver] = shmtree::make_pair();
-  shmtree::ArrayRef array = sender.new_array(shmtree::DType::kFloat32, {1024, 1024}).value();
-  auto* elements = static_cast<float*>(const_cast<void*>(array.data));
-  for (int i = 0; i < 1024 * 1024; ++i) elements[i] = static_cast<float>(i);
+  shmtree::NewArray array = sender.new_array(shmtree::DType::kFloat32, {1024, 1024}).value();
+  const std::span<float> elements = array.span<float>();
+  for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<float>(i);
   sender.put(array, 30s).value();
 
   const shmtree::Item item = receiver.get(30s).value();
 
-  CHECK(item.span<float>().data() == elements);
+  CHECK(item.span<float>().data() == elements.data());
   CHECK(item.span<float>()[12345] == 12345.0F);
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("an item of a recorded message keeps the file mapped") {
   Item item;
   {
     const FileInMemory file(small());
-    item = Recording::open(file.path()).value().begin()->load().value();
+    item = (*Recording::open(file.path()).value().begin()).load().value();
   }
   const auto numbers = item["obs"].span<const float>();
   for (std::size_t i = 0; i < numbers.size(); ++i) REQUIRE(numbers[i] == static_cast<float>(i));

@@ -97,7 +97,8 @@ TEST_CASE("an invalid example row is refused with its path") {
   CHECK(refusal({.capacity = 9, .columns = {{"n"}}, .example = 1}).find("both columns and an example") == 0);
 }
 
-TEST_CASE("a batch sampled into the arena is sent without a copy") {
+// guarantee: read-only-arrays
+TEST_CASE("a batch in the arena is sent without a copy, then read-only") {
   const Arena arena = Arena::create({.max_bytes = 64 << 20}).value();
   const ReplayBuffer buffer = numbers({.arena = arena});
   auto [sender, receiver] = make_pair({.arena = arena});
@@ -107,6 +108,8 @@ TEST_CASE("a batch sampled into the arena is sent without a copy") {
   CHECK(std::ranges::all_of(drawn, [](std::int64_t n) { return n >= 0 && n < 20; }));
   const void* const place = span.data();
   sender.put(Dict{{"n", batch.array_ref("n").value()}, {"done", batch.array_ref("done").value()}}).value();
+  CHECK_THROWS_AS(batch.span<std::int64_t>("n"), BadResult);  // it would change what the receiver has
+  CHECK((batch.view("n").read_only && batch.span<const std::int64_t>("n").data() == place));
   const Item item = receiver.get(60s).value();
   CHECK(item["n"].view().data == place);
   CHECK(item["n"].as<std::vector<std::int64_t>>() == drawn);

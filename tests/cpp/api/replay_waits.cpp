@@ -64,22 +64,22 @@ TEST_CASE("replay waits end on a stop request and work afterwards") {
 TEST_CASE("stats name the processes that wait to sample or to add") {
   const ReplayBuffer empty = numbers(), taken = full();
   const ReplayWriter writer = taken.writer().value();
-  CHECK(empty.stats()->waiting_to_sample.empty());
+  CHECK(empty.stats().value().waiting_to_sample.empty());
   Caller drawing([&](const std::stop_token& stop) { empty.sample(1, {}, {}, stop).ok(); });
   Caller adding([&](const std::stop_token& stop) { writer.add(row(1), {}, {}, stop).ok(); });
   const auto until = [](const auto& there) {
     while (!there()) std::this_thread::sleep_for(1ms);
   };
-  until([&] { return empty.stats()->waiting_to_sample == std::vector{getpid()}; });
-  until([&] { return taken.stats()->waiting_to_add == std::vector{getpid()}; });
-  CHECK(empty.stats()->waiting_to_add.empty());
-  CHECK(taken.stats()->waiting_to_sample.empty());
+  until([&] { return empty.stats().value().waiting_to_sample == std::vector{getpid()}; });
+  until([&] { return taken.stats().value().waiting_to_add == std::vector{getpid()}; });
+  CHECK(empty.stats().value().waiting_to_add.empty());
+  CHECK(taken.stats().value().waiting_to_sample.empty());
   drawing.stop();
   adding.stop();
   drawing.join();
   adding.join();
-  CHECK(empty.stats()->waiting_to_sample.empty());
-  CHECK(taken.stats()->waiting_to_add.empty());
+  CHECK(empty.stats().value().waiting_to_sample.empty());
+  CHECK(taken.stats().value().waiting_to_add.empty());
 }
 
 TEST_CASE("a replay call does nothing if a stop was requested before") {

@@ -21,8 +21,8 @@ int main(int count, char** arguments) {
     const auto action = actions->get(20s);
     if (!action) return action.code() == shmtree::Code::kClosed ? 0 : 2;
     auto frame = transitions->new_array(shmtree::DType::kUInt8, {64, 64, 3}, 20s).value();
-    auto* pixels = static_cast<std::uint8_t*>(const_cast<void*>(frame.data));
-    for (int i = 0; i < 64 * 64 * 3; ++i) pixels[i] = static_cast<std::uint8_t>(step + i);
+    const std::span<std::uint8_t> pixels = frame.span<std::uint8_t>();
+    for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(step + i);
     xt::xarray<double> doubled = action->at(std::size_t{0}).array<const double>() * 2.0;
     const shmtree::Dict transition{
         {"step", step},

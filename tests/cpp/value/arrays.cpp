@@ -135,12 +135,15 @@ TEST_CASE("the type of elements must be the one that was sent") {
   CHECK(error_of([&] { (void)item.array<double>(); }).message == "expected an array of float64, found one of float32");
 }
 
+// guarantee: read-only-arrays
 TEST_CASE("a read-only array is accessible only as const") {
   const float values[] = {1, 2, 3};
   ArrayRef ref = array_ref(values, {3});
   ref.read_only = true;
   const Item item = trip(ref);
   CHECK(item.view().read_only);
+  static_assert(std::is_same_v<decltype(ArrayView::data), const std::byte*>);
+  CHECK_THROWS_AS(item.view().mutable_data(), BadResult);
   CHECK(error_of([&] { (void)item.array<float>(); }).code == Code::kInvalid);
   CHECK(item.array<const float>()(1) == 2);
   CHECK(item.span<const float>()[1] == 2);
