@@ -1,4 +1,6 @@
 // Decodes arrays and the segments of Cap'n Proto messages.
+#include <algorithm>
+
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/dtypes.h"
 #include "bindings/cpython/gil.h"
@@ -186,6 +188,12 @@ PyObject* Decoder::array_of_other_package(const format::ArrayInfo& info) {
 PyObject* Decoder::segment() {
   format::ArrayInfo info;
   if (!in.next_segment(info)) return nullptr;
+  if (info.nbytes != 0) {
+    const format::External block = info.external() ? in.external(info.buffer) : format::External{};
+    const std::uint64_t memory = info.external() ? ~std::uint64_t{block.reference} : info.buffer;
+    const std::uint64_t begin = block.offset + static_cast<std::uint64_t>(info.offset);
+    segments_.push_back({memory, begin, begin + info.nbytes});
+  }
   Ref made(make(info, descr_of(DType::kUInt8)));
   if (!made) return nullptr;
   // A frame in the caller's memory may be unaligned.
@@ -194,6 +202,14 @@ PyObject* Decoder::segment() {
   }
   if (made) PyArray_CLEARFLAGS(as_array(made.get()), NPY_ARRAY_WRITEABLE);
   return made.release();
+}
+
+void Decoder::end_segments() {
+  std::sort(segments_.begin(), segments_.end());
+  const auto overlap = std::adjacent_find(segments_.begin(), segments_.end(),
+                                          [](const auto& a, const auto& b) { return a[0] == b[0] && b[1] < a[2]; });
+  if (overlap != segments_.end()) in.fail("segments of a Cap'n Proto message overlap");
+  segments_.clear();
 }
 
 }  // namespace shmtree::python

@@ -1,6 +1,7 @@
 // The walk that decodes one frame. Internal to the decode_*.cpp files.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -128,6 +129,8 @@ class Decoder {
   PyObject* array();
   // Returns a segment of a kCapnp as a read-only array that is aligned to 8 bytes.
   PyObject* segment();
+  // Fails if two of the segments since the last call overlap.
+  void end_segments();
   // Returns an array of elements that NumPy lacks, with a dtype of ml_dtypes, or a tensor if ml_dtypes is missing.
   [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
   // Returns the bytes of a described array as a one-dimensional array of uint8, viewed or copied like any array. If
@@ -184,6 +187,8 @@ class Decoder {
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;
   CopiedBytes copied_;
+  // For each segment since the last end_segments(): number of its buffer or block, begin and end in it.
+  std::vector<std::array<std::uint64_t, 3>> segments_{};
   const std::uint64_t message_bytes_;                     // size of the frame and its external blocks
   std::size_t next_signal_check_ = kNodesPerSignalCheck;  // number of the node at which signals are checked next
   std::size_t marked_ = kNotMarked;                       // number in `earlier` of the container that is being built

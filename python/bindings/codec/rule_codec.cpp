@@ -154,7 +154,8 @@ PyObject* next_repeated(Decoder& decoder, char letter) {
     if (!item) return nullptr;
     PyTuple_SET_ITEM(items.get(), static_cast<Py_ssize_t>(i), item);
   }
-  return items.release();
+  if (letter == 'A') decoder.end_segments();
+  return decoder.in.failed() ? nullptr : items.release();
 }
 
 // Counts the bytes that `build` will copy from the memory of its parts. `parts`: as for PyObject_Vectorcall.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +27,8 @@ class CapnpMessage:
     Args:
         schema_id: The 64-bit id of the root's type, such as ``Pose.schema.node.id`` of pycapnp.
         segments: 1 to 512 buffers of bytes, each a multiple of 8 bytes. shmtree keeps references: do not change
-            them until `put` returns. It copies a segment that is not contiguous, or not aligned to 8 bytes.
+            them until `put` returns. It copies a segment that is not contiguous, or not aligned to 8 bytes, and all of
+            them if some overlap.
 
     Raises:
         ValueError: The number or size of segments is invalid, or `schema_id` is not in 0 ... 2**64 - 1.
@@ -52,7 +54,7 @@ class CapnpMessage:
         if isinstance(segments, (bytes, bytearray, memoryview)):
             raise TypeError("segments is a single buffer; it must be a sequence of buffers, such as [buffer]")
         self._schema_id = schema_id
-        self._segments = tuple(map(_words, segments))
+        self._segments = _apart(tuple(map(_words, segments)))
         if not 1 <= len(self._segments) <= _MAX_SEGMENTS:
             raise ValueError(f"a Cap'n Proto message has 1 to {_MAX_SEGMENTS} segments, not {len(self._segments)}")
 
@@ -139,6 +141,17 @@ def _words(segment: Any) -> np.ndarray[Any, Any]:
         array = array.copy()
     array.flags.writeable = False
     return array
+
+
+def _apart(segments: tuple[np.ndarray[Any, Any], ...]) -> tuple[np.ndarray[Any, Any], ...]:
+    """Returns the segments, or copies of them if some overlap: receivers refuse those."""
+    places = sorted((each.ctypes.data, each.nbytes) for each in segments if each.nbytes) if len(segments) > 1 else []
+    if all(begin + nbytes <= after for (begin, nbytes), (after, _) in itertools.pairwise(places)):
+        return segments
+    copies = tuple(each.copy() for each in segments)
+    for copy in copies:
+        copy.flags.writeable = False
+    return copies
 
 
 # Expressions that convert an object of pycapnp, by the name of its class in the module `capnp.lib.capnp`.

@@ -185,6 +185,29 @@ def test_changed_private_attributes_raise_instead_of_crashing() -> None:
             shmtree.pack(changed(_schema_id=schema_id))
 
 
+def test_frames_with_overlapping_segments_are_refused() -> None:
+    memory = np.arange(6000, dtype=np.uint8)
+    message = shmtree.CapnpMessage(POSE, [memory[:8]])
+    message._segments = (memory[:4000], memory[4000:4800], memory[2000:])
+    frame = bytes(shmtree.pack([1, {"pose": message}]))
+    with pytest.raises(shmtree.CorruptMessage, match="segments of a Cap'n Proto message overlap"):
+        shmtree.unpack(frame)
+    sender, receiver = shmtree.create_pair()
+    sender.put(message)
+    sender.put(shmtree.CapnpMessage(POSE, [memory[:4000], memory[4000:]]))
+    with pytest.raises(shmtree.CorruptMessage, match="overlap"):
+        receiver.get(timeout=60)
+    assert [segment.nbytes for segment in receiver.get(timeout=60).segments] == [4000, 2000]
+
+
+def test_segments_that_overlap_are_copied() -> None:
+    memory = np.arange(6000, dtype=np.uint8)
+    message = shmtree.CapnpMessage(POSE, [memory[:4000], b"", memory[2000:], memory[2000:]])
+    got = shmtree.unpack(shmtree.pack(message))
+    assert got == message and not got.segments[0].flags.writeable
+    np.testing.assert_array_equal(got.segments[2], memory[2000:])
+
+
 def test_messages_are_equal_by_type_and_words() -> None:
     message = shmtree.CapnpMessage(POSE, [WORDS])
     assert message == shmtree.CapnpMessage(POSE, [bytearray(WORDS)])
