@@ -153,7 +153,7 @@ struct Found {
   std::shared_ptr<endpoint::Name> name;
   std::uint64_t transfer = 0;
 
-  void note_arrival() const noexcept { endpoint::end_transfer(*arena, transfer, name.get()); }
+  void note_arrival() const noexcept { endpoint::end_transfer(*arena, memory::pack(block), transfer, name.get()); }
 };
 Result<Found> find_handle(std::span<const std::byte> handle);
 Result<Found> find_handle(const std::string& text);

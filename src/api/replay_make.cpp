@@ -34,7 +34,7 @@ Result<ReplayBuffer> ReplayState::open_bytes(std::span<const std::byte> bytes) {
   if (!opened) return std::move(opened).error();
   auto name = endpoint::join_name(handle->name, *opened);
   auto buffer = open_block(*opened, handle->block, name);
-  if (buffer) endpoint::end_transfer(**opened, handle->transfer, name.get());
+  if (buffer) endpoint::end_transfer(**opened, handle->block, handle->transfer, name.get());
   return buffer;
 }
 

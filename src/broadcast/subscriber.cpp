@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "memory/control_block.h"
 #include "memory/transfers.h"
 #include "platform/fork.h"
 
@@ -40,7 +41,8 @@ Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena
     }
     return error;
   };
-  auto subscription = arena->hold_existing(block, wait);
+  auto subscription = memory::open_control_block(*arena, block, memory::BlockKind::kSubscription, sizeof(Subscription),
+                                                 "a subscription to a Broadcast", wait);
   if (!subscription) return gone(std::move(subscription).error());
   auto ticket = read_ticket(*subscription);
   if (!ticket) return std::move(ticket).error();

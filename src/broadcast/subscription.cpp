@@ -38,13 +38,6 @@ void write_ticket(const Lease& subscription, const Ticket& ticket) noexcept {
 }
 
 Result<Ticket> read_ticket(const Lease& subscription) {
-  const memory::BlockTable& blocks = subscription.arena()->blocks();
-  const memory::BlockEntry* entry = blocks.entry(subscription.ref().id);
-  if (entry == nullptr || !memory::is_kind(*entry, BlockKind::kSubscription) ||
-      blocks.capacity_of(subscription.ref().id) < sizeof(Subscription)) {
-    return Error{.code = Code::kIncompatible,
-                 .message = "this block of the arena is not a subscription to a Broadcast"};
-  }
   const auto& written = *reinterpret_cast<const Subscription*>(subscription.data());
   Ticket ticket{.ring = memory::unpack(load_once(written.ring)),
                 .number = load_once(written.number),

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "channel/recovery.h"
+#include "memory/control_block.h"
 #include "memory/transfers.h"
 #include "platform/errors.h"
 #include "platform/other_version.h"
@@ -112,13 +113,9 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
   };
   if (auto known = channels().find(is_it)) return known;
   if (!arena->blocks().geometry().contains(block.id)) return no_channel("the arena has no such block");
-  auto lease = arena->hold_existing(block, wait);
+  auto lease =
+      memory::open_control_block(*arena, block, BlockKind::kChannel, sizeof(ChannelHeader), "a channel", wait);
   if (!lease) return std::move(lease).error();
-  const memory::BlockEntry& entry = *arena->blocks().entry(block.id);
-  if (load_relaxed(entry.kind) != static_cast<std::uint32_t>(BlockKind::kChannel) ||
-      load_relaxed(entry.committed) < sizeof(ChannelHeader)) {
-    return no_channel("it contains another kind of object");
-  }
   const auto& header = *reinterpret_cast<const ChannelHeader*>(lease->data());
   if (header.magic != kChannelMagic) return no_channel("it has no channel header");
   if (header.version != kChannelVersion) {

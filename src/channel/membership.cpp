@@ -172,7 +172,7 @@ Result<std::uint64_t> Membership::begin_transfer(End end) {
 
 void Membership::end_transfer(std::uint64_t number, End end) noexcept {
   note_given(end);
-  memory::end_transfer(control_.arena, number);
+  memory::end_transfer(control_.arena, memory::pack(control_.block), number);
   if (number != 0 && ends_.may_end_waits(end)) watchers_.wake_all();
 }
 

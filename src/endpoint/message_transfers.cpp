@@ -32,7 +32,7 @@ void MessageTransfers::Begun::take_back() const noexcept {
   if (channel != nullptr) {
     channel->membership().end_transfer(number, end);
   } else {
-    memory::end_transfer(*arena, number);
+    memory::end_transfer(*arena, block, number);
   }
   if (name != nullptr) name->take_back(number);
 }
@@ -64,7 +64,7 @@ Result<std::uint64_t> MessageTransfers::begin(const std::shared_ptr<channel::Cha
 
 Result<std::uint64_t> MessageTransfers::begin(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                               const Name* name) {
-  return note({.arena = arena}, name,
+  return note({.arena = arena, .block = block}, name,
               [&] { return memory::begin_transfer(arena, block, memory::Transferred::kMemory); });
 }
 
@@ -73,8 +73,8 @@ void end_transfer(channel::Channel& channel, std::uint64_t number, channel::End 
   note_arrival(number, name);
 }
 
-void end_transfer(memory::Arena& arena, std::uint64_t number, Name* name) noexcept {
-  memory::end_transfer(arena, number);
+void end_transfer(memory::Arena& arena, std::uint64_t block, std::uint64_t number, Name* name) noexcept {
+  memory::end_transfer(arena, block, number);
   note_arrival(number, name);
 }
 

@@ -51,6 +51,7 @@ class MessageTransfers {
   struct Begun {
     std::shared_ptr<memory::Arena> arena{};
     std::shared_ptr<channel::Channel> channel{};  // Null for memory.
+    std::uint64_t block = 0;                      // Of memory.
     channel::End end = channel::End::kSending;
     std::uint64_t number = 0;
     memory::Identity giver = memory::kNoIdentity;
@@ -66,6 +67,6 @@ class MessageTransfers {
 
 // Ends the transfer of a loaded handle, after this process has attached to the object, and to its name if it has one.
 void end_transfer(channel::Channel& channel, std::uint64_t number, channel::End end, Name* name) noexcept;
-void end_transfer(memory::Arena& arena, std::uint64_t number, Name* name) noexcept;
+void end_transfer(memory::Arena& arena, std::uint64_t block, std::uint64_t number, Name* name) noexcept;
 
 }  // namespace shmtree::endpoint

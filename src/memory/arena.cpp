@@ -161,8 +161,8 @@ Result<Lease> Arena::hold_new(OwnedBlock block) {
   return make_lease(ref, &HolderTable::adopt);
 }
 
-Result<Lease> Arena::hold_existing(BlockRef ref, const WaitContext& wait) {
-  Status begun = holders_.begin_existing(ref, wait);
+Result<Lease> Arena::hold_existing(BlockRef ref, BlockKind kind, const WaitContext& wait) {
+  Status begun = holders_.begin_existing(ref, kind, wait);
   if (!begun) return std::move(begun).error();
   return make_lease(ref, &HolderTable::adopt);
 }

@@ -99,8 +99,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   // Pins a written block for this process. No other process knows the block yet.
   Result<Lease> hold_new(OwnedBlock block);
-  // Pins a block that must still be in use; Code::kNotFound if it is not.
-  Result<Lease> hold_existing(BlockRef ref, const platform::WaitContext& wait);
+  // Pins a block of that kind that must still be in use (HolderTable::begin_existing).
+  Result<Lease> hold_existing(BlockRef ref, BlockKind kind, const platform::WaitContext& wait);
   // Pins a block that is in use while `word` has that value (HolderTable::begin_while). kNotFound if it has changed.
   Result<Lease> hold_while(BlockRef ref, const std::atomic<std::uint64_t>& word, std::uint64_t value);
   // Pins a block to which another block refers that this process holds. Takes no lock. kNotFound if it is not in use.

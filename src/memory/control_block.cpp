@@ -23,10 +23,9 @@ Result<Lease> hold_control_block(Arena& arena, OwnedBlock block, std::span<const
 
 Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std::uint64_t least, const char* what,
                                  const WaitContext& wait) {
-  auto control = arena.hold_existing(ref, wait);
-  if (!control) return control;
-  const BlockEntry* entry = arena.blocks().entry(ref.id);
-  if (entry != nullptr && is_kind(*entry, kind) && arena.blocks().capacity_of(ref.id) >= least) return control;
+  auto control = arena.hold_existing(ref, kind, wait);
+  const bool is_other = control ? arena.blocks().capacity_of(ref.id) < least : control.code() == Code::kIncompatible;
+  if (!is_other) return control;
   return Error{.code = Code::kIncompatible, .message = std::string("this block of the arena is not ") + what};
 }
 

@@ -1,8 +1,8 @@
-// Control blocks: the shared words of a Latest, a Broadcast or a replay buffer. Each process that uses the object holds
-// its control block.
+// Control blocks: the shared words of a channel, a Latest, a Broadcast, a subscription or a replay buffer. Each process
+// that uses the object holds its control block.
 //
-// Layout: a header, the words of the object, and the list of the blocks to which the control block refers. Those blocks
-// live as long as the control block does.
+// Layout: a header, the words of the object, and, unless it is a channel, the list of the blocks to which the control
+// block refers. Those blocks live as long as the control block does.
 #pragma once
 
 #include <cstdint>

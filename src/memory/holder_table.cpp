@@ -105,17 +105,19 @@ Status HolderTable::begin_new(OwnedBlock& block) {
   return success();
 }
 
-Status HolderTable::begin_existing(BlockRef ref, const WaitContext& wait) {
+Status HolderTable::begin_existing(BlockRef ref, BlockKind kind, const WaitContext& wait) {
   auto me = reconciler_.identity();
   if (!me) return std::move(me).error();
-  // Under the arena lock no process can free the block between the check and the bit.
+  // Under the arena lock no process can free the block between the checks and the bit.
   Status locked = reconciler_.lock_arena(wait);
   if (!locked) return locked;
   const BlockEntry* block = parts_.table.is_current(ref) ? parts_.table.entry(ref.id) : nullptr;
   const bool live = block != nullptr && state_of(load_acquire(block->word)) == BlockState::kLive;
-  const bool held = live && begin(ref, *me);
+  const bool is_it = live && is_kind(*block, kind);
+  const bool held = is_it && begin(ref, *me);
   parts_.reclaimer.unlock();
   if (!live) return Error{Code::kNotFound, "the block of this handle was freed: every process released it"};
+  if (!is_it) return Error{Code::kIncompatible, "this block of the arena contains another kind of object"};
   if (!held) return no_memory_for_hold();
   return success();
 }

@@ -144,6 +144,14 @@ class TransferTable {
   InTransit in_transit(std::uint64_t block, Transferred what) const noexcept;
   // Returns the entry of that transfer; null if the transfer has ended.
   Transfer* find(std::uint64_t number) const noexcept;
+  // Returns the block of the transfer, or all ones if the entry was used for another transfer meanwhile.
+  static std::uint64_t handed_over(const Transfer& transfer) noexcept {
+    const std::uint64_t state = platform::load_acquire(transfer.state);
+    const std::uint64_t block = platform::load_relaxed(transfer.block);
+    platform::fence_acquire();
+    const bool is_same = state != 0 && is_same_transfer(platform::load_relaxed(transfer.state), state);
+    return is_same ? block : ~std::uint64_t{0};
+  }
   // Returns true if the giver was not found dead, so that the transfer has a reference to its block. Under the arena
   // lock.
   static bool has_reference(std::uint64_t state) noexcept {
@@ -158,14 +166,6 @@ class TransferTable {
   void add_entries(BlockRef block, std::byte* data, std::uint64_t count) const noexcept;
 
  private:
-  // Returns the block of the transfer, or all ones if the entry was used for another transfer meanwhile.
-  static std::uint64_t handed_over(const Transfer& transfer) noexcept {
-    const std::uint64_t state = platform::load_acquire(transfer.state);
-    const std::uint64_t block = platform::load_relaxed(transfer.block);
-    platform::fence_acquire();
-    const bool is_same = state != 0 && is_same_transfer(platform::load_relaxed(transfer.state), state);
-    return is_same ? block : ~std::uint64_t{0};
-  }
   Transfer* find_entry() const noexcept;
 
   ArenaHeader& header_;

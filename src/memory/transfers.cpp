@@ -149,9 +149,10 @@ Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::u
   return out_of_memory();
 }
 
-void end_transfer(Arena& arena, std::uint64_t number) noexcept {
-  if (Transfer* transfer = arena.transfers().find(number)) {
-    CountedChange change(arena, load_relaxed(transfer->block));
+void end_transfer(Arena& arena, std::uint64_t block, std::uint64_t number) noexcept {
+  Transfer* const transfer = arena.transfers().find(number);
+  if (transfer != nullptr && TransferTable::handed_over(*transfer) == block) {
+    CountedChange change(arena, block);
     std::uint64_t state = load_acquire(transfer->state);
     bool ended = false;
     while (state != 0 && is_same_transfer(state, number) && !ended) {
@@ -170,7 +171,7 @@ void end_transfer(Arena& arena, std::uint64_t number) noexcept {
 void end_own_transfers(Arena& arena, std::uint64_t block) noexcept {
   const Identity me = arena.current_identity();
   arena.transfers().for_each_of(block, Transferred::kMemory, [&](std::uint64_t state, std::int64_t) {
-    if (!giver_is_gone(state) && giver_of(state) == me) end_transfer(arena, state);
+    if (!giver_is_gone(state) && giver_of(state) == me) end_transfer(arena, block, state);
     return true;
   });
 }

@@ -19,9 +19,10 @@ namespace shmtree::memory {
 // kOutOfSharedMemory if there is no memory to note it. Does not block: the processes that hold the memory may be
 // waiting for this handle.
 Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, Transferred what);
-// Ends a transfer. Call it once the receiver has the object, or if the handle was not sent. Does nothing if no transfer
-// has that number, so a handle may be loaded twice. 0 is never a number.
-void end_transfer(Arena& arena, std::uint64_t number) noexcept;
+// Ends a transfer of that block. Call it once the receiver has the object, or if the handle was not sent. Does nothing
+// if no transfer of the block has that number, so a handle may be loaded twice, and a forged one ends no other object's
+// transfer. 0 is never a number.
+void end_transfer(Arena& arena, std::uint64_t block, std::uint64_t number) noexcept;
 // Ends this process's transfers of that block of memory.
 void end_own_transfers(Arena& arena, std::uint64_t block) noexcept;
 // Releases arenas that only transfers kept, all of which have ended.

@@ -76,7 +76,7 @@ class Scene {
       made.capacity = 0;
       made.max_attempts = 3;
       auto channel = Channel::create(arena_, made).value();
-      keeps_channel_ = arena_->hold_existing(channel->block(), no_wait()).value();
+      keeps_channel_ = arena_->hold_existing(channel->block(), BlockKind::kChannel, no_wait()).value();
       channel->membership().join(End::kSending).value();
       channel->membership().join(End::kReceiving).value();
       array_ = arena_->hold_new(arena_->allocate(9000, BlockKind::kArray, no_wait()).value()).value();
@@ -327,7 +327,7 @@ class Scene {
       auto lease = arena_->hold_new(std::move(*block));
       if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
     }
-    auto again = arena_->hold_existing(array_.ref(), no_wait());
+    auto again = arena_->hold_existing(array_.ref(), BlockKind::kArray, no_wait());
     if (again) within(again->ref().id, {again->data(), again->bytes()});
   }
   void inspect() {

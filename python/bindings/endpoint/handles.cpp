@@ -39,8 +39,8 @@ std::uint64_t begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t 
   return unwrap(without_gil([&] { return endpoint::MessageTransfers::begin(arena, block, name); }));
 }
 
-void end_transfer(Arena& arena, std::uint64_t number, endpoint::Name* name) {
-  without_gil([&] { endpoint::end_transfer(arena, number, name); });
+void end_transfer(Arena& arena, std::uint64_t block, std::uint64_t number, endpoint::Name* name) {
+  without_gil([&] { endpoint::end_transfer(arena, block, number, name); });
 }
 
 // Returns (arena, block, number of the transfer, name, pid of the process that made the handle). The arena takes over
@@ -72,7 +72,7 @@ void bind_handles(py::module_& module) {
   module.def("make_handle", &make_handle, "arena"_a, "block"_a = 0, "transfer"_a = 0, "name"_a = "");
   module.def("open_handle", &open_handle, "handle"_a, "arena_fd"_a = -1, "lock_fd"_a = -1, "identity"_a = 0);
   module.def("begin_transfer", &begin_transfer, "arena"_a, "block"_a, "name"_a);
-  module.def("end_transfer", &end_transfer, "arena"_a, "number"_a, "name"_a);
+  module.def("end_transfer", &end_transfer, "arena"_a, "block"_a, "number"_a, "name"_a);
   module.def("sweep_transfers", [] { without_gil(memory::sweep_transfers); });
   module.def("find_arena", &find_arena, "uuid"_a);
   module.def("open_arena", &open_arena, "uuid"_a);

@@ -37,8 +37,7 @@ class IncomingOwners final : public ViewOwners {
       return lease ? new_owner(std::move(*lease)) : raise(lease.error());
     }
     // The pinned frame keeps the blocks that it refers to until we pin them ourselves.
-    EndHooks hooks;
-    auto lease = arena_.hold_existing(referred_[block], {platform::Deadline::never(), &hooks});
+    auto lease = arena_.hold_referred(referred_[block]);
     no_hold_ = !lease && lease.code() != Code::kNotFound;
     return lease ? new_owner(std::move(*lease)) : raise(lease.error());
   }

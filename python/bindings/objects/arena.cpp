@@ -54,11 +54,10 @@ py::object new_shared_array_in(const std::shared_ptr<Arena>& arena, py::handle s
 py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, py::handle shape, py::handle dtype,
                       const std::string& order) {
   GilHooks hooks;
-  auto lease = unwrap(arena->hold_existing(memory::unpack(block), {platform::Deadline::never(), &hooks}));
-  const memory::BlockEntry* entry = arena->blocks().entry(lease.ref().id);
-  if (entry == nullptr || !memory::is_kind(*entry, memory::BlockKind::kArray))
-    throw py::value_error("this block of the arena is not an array");
-  return own(array_on(std::move(lease), shape.ptr(), dtype.ptr(), order));
+  auto lease =
+      arena->hold_existing(memory::unpack(block), memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
+  if (!lease && lease.code() == Code::kIncompatible) throw py::value_error("this block of the arena is not an array");
+  return own(array_on(unwrap(std::move(lease)), shape.ptr(), dtype.ptr(), order));
 }
 
 std::uint64_t block_of(py::handle array) {

@@ -109,6 +109,12 @@ class Arena:
         return self
 
     @classmethod
+    def _opened(cls, core: _core.Arena, block: int, name: _core.Name | None) -> Arena:
+        if block != 0:
+            raise ValueError("the handle belongs to an object in an arena, not to the arena")
+        return cls._of(core, name)
+
+    @classmethod
     def open(cls, name: str, timeout: float | None = 0.0) -> Arena:
         """Opens the arena of this name, or the arena that a named channel, queue or array of this user is in.
 
@@ -349,4 +355,4 @@ def home_for(arena: Arena | None, name: str | None) -> _core.Arena:
 
 
 def _open_arena(cls: type[Arena], handle: bytes, inheritance: Any) -> Arena:
-    return handles.open_memory(handle, inheritance, lambda arena, _, name: cls._of(arena, name))
+    return handles.open_memory(handle, inheritance, cls._opened)

@@ -240,7 +240,7 @@ def _flatten_arena(arena: Arena) -> object:
 
 def _open_arena(flat: object, _: bool) -> Arena:
     (handle,) = parts(flat, bytes)
-    return opened(handle, lambda core, _block, name: Arena._of(core, name), lambda: Arena._of(None, None))
+    return opened(handle, Arena._opened, lambda: Arena._of(None, None))
 
 
 _register_end(Sender, False)

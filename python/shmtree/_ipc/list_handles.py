@@ -95,9 +95,14 @@ def open_reference(reference: bytes, inheritance: Any) -> ListMemory:
         memory = _opened_in_proc(pid, number, device, inode, offset, identity)
     if len(reference) > _REFERENCE.size:
         with contextlib.suppress(FileNotFoundError):  # it was opened before
-            handles.open_memory(reference[_REFERENCE.size :], None, lambda *_: None)
+            handles.open_memory(reference[_REFERENCE.size :], None, _check_anchor)
     sweep()
     return memory
+
+
+def _check_anchor(core: _core.Arena, block: int, _: _core.Name | None) -> None:
+    """Raises ValueError unless the block is one of those that `_anchor_of` makes."""
+    core.open_array(block, (1,), np.uint8, "C")
 
 
 def sweep() -> None:

@@ -107,5 +107,5 @@ def open_memory(
     """Opens a memory handle: passes its arena, block and name to `opens`, and then ends the transfer."""
     arena, block, transfer, _, name = spawn.adopt(handle, inheritance)
     made = opens(arena, block, name)
-    _core.end_transfer(arena, transfer, name)
+    _core.end_transfer(arena, block, transfer, name)
     return made

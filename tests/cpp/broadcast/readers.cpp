@@ -321,7 +321,7 @@ TEST_CASE("open names both layout versions of a Broadcast") {
   const auto arena = new_arena();
   auto ring = new_ring({}, arena);
   const BlockRef block = ring->block();
-  const Lease kept = arena->hold_existing(block, patience()).value();
+  const Lease kept = arena->hold_existing(block, BlockKind::kBroadcast, patience()).value();
   ring.reset();
   reinterpret_cast<broadcast::RingHeader*>(kept.data())->version = 77;
   const auto opened = Ring::open(arena, block, patience());

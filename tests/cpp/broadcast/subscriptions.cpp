@@ -114,7 +114,7 @@ TEST_CASE("A subscription in transit lasts until its receiver ends it") {
   const Gate arrived, done;
   Child child([&, number = number, block = block] {
     auto reader = Subscriber::open(arena, block, patience()).value();
-    memory::end_transfer(*arena, number);
+    memory::end_transfer(*arena, memory::pack(block), number);
     arrived.open();
     done.wait();
     if (then == Then::kReads && next(*reader) != 0) return false;
@@ -200,7 +200,9 @@ TEST_CASE("A subscription stays alive until its last transfer ends") {
   }
   given.reset();
   put(*ring, 0).value();
-  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) memory::end_transfer(*arena, numbers[i]);
+  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) {
+    memory::end_transfer(*arena, memory::pack(block), numbers[i]);
+  }
   CHECK(is_full(*ring));
   CHECK(next(*Subscriber::open(arena, block, patience()).value()) == 0);
   CHECK(put(*ring, 1).ok());

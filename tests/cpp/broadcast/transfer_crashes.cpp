@@ -16,6 +16,9 @@ std::uint64_t begin(Subscriber& reader) {
   const std::uint64_t block = memory::pack(reader.give().value());
   return memory::begin_transfer(reader.ring()->arena(), block, memory::Transferred::kMemory).value();
 }
+void end(Arena& arena, BlockRef block, std::uint64_t number) {
+  memory::end_transfer(arena, memory::pack(block), number);
+}
 bool is_full(Ring& ring) {
   return put(ring, 9, kSmallWords, no_wait()).code() == Code::kFull;
 }
@@ -29,10 +32,11 @@ TEST_CASE("A giver killed in a transfer of a subscription blocks no put") {
     const std::uint64_t empty = used_bytes(*arena);
     const bool killed = killed_at_change(change, [&] {
       auto reader = subscribe(ring);
+      const BlockRef block = reader->give().value();
       const std::uint64_t number = begin(*reader);
       begin(*reader);  // stays in transit
       reader.reset();
-      memory::end_transfer(*arena, number);
+      end(*arena, block, number);
     });
     for (int i = 0; i < 3; ++i) REQUIRE(put(*ring, 1).ok());
     recover(*arena);
@@ -55,13 +59,13 @@ TEST_CASE("A receiver killed in taking a subscription loses no message") {
     put(*ring, 5).value();
     const bool killed = killed_at_change(change, [&] {
       const auto reader = Subscriber::open(arena, block, patience()).value();
-      memory::end_transfer(*arena, number);
+      end(*arena, block, number);
     });
     recover(*arena);
     if (arena->transfers().in_transit(memory::pack(block), memory::Transferred::kMemory).count == 1) {
       REQUIRE(is_full(*ring));
       const auto again = Subscriber::open(arena, block, patience()).value();
-      memory::end_transfer(*arena, number);
+      end(*arena, block, number);
       REQUIRE(next(*again) == 5);
     }
     for (int i = 0; i < 3; ++i) REQUIRE(put(*ring, 1).ok());

@@ -321,7 +321,7 @@ TEST_CASE("open reports both layout versions of a channel") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   const BlockRef block = channel->block();
-  const Lease kept = arena->hold_existing(block, patience()).value();
+  const Lease kept = arena->hold_existing(block, BlockKind::kChannel, patience()).value();
   header_of(*channel).version = 77;
   channel.reset();
   const auto opened = Channel::open(arena, block, patience());
@@ -332,7 +332,7 @@ TEST_CASE("open refuses a channel with an unknown slot size") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   const BlockRef block = channel->block();
-  const Lease kept = arena->hold_existing(block, patience()).value();
+  const Lease kept = arena->hold_existing(block, BlockKind::kChannel, patience()).value();
   header_of(*channel).slot_bytes = 640;
   channel.reset();
   const auto opened = Channel::open(arena, block, patience());

@@ -68,6 +68,17 @@ TEST_CASE("A transfer is of one end and may be ended twice") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+// guarantee: forged-handles
+TEST_CASE("A transfer does not end by the number of another object") {
+  auto channel = receiving_channel(), other = new_channel(channel->arena());
+  const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
+  other->membership().end_transfer(number, End::kSending);
+  memory::end_transfer(*channel->arena(), 0, number);
+  REQUIRE(waits(*channel));
+  channel->membership().end_transfer(number, End::kSending);
+  REQUIRE(code_of(get(*channel)) == Code::kClosed);
+}
+
 TEST_CASE("A channel stays alive while its only end is in transit") {
   auto arena = new_arena();
   BlockRef block{};

@@ -114,7 +114,7 @@ TEST_CASE("open names both layout versions of a Latest") {
   const auto arena = new_arena();
   auto store = LatestStore::create(arena, {}, patience()).value();
   const BlockRef block = store->block();
-  const Lease kept = arena->hold_existing(block, patience()).value();
+  const Lease kept = arena->hold_existing(block, BlockKind::kLatest, patience()).value();
   store.reset();
   reinterpret_cast<broadcast::RingHeader*>(kept.data())->version = 77;
   const auto opened = LatestStore::open(arena, block, patience());

@@ -104,7 +104,7 @@ TEST_CASE("A process that attaches by descriptor sees the same bytes") {
     lease.reset();
     arena.reset();
     auto mine = Arena::attach(UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC))).value();
-    const Lease held = mine->hold_existing(ref, patience()).value();
+    const Lease held = mine->hold_existing(ref, BlockKind::kArray, patience()).value();
     return held.data()[17] == std::byte{42} && mine->inspector().stats().participants == 2;
   });
   CHECK(child.succeeded());

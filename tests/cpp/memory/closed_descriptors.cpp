@@ -96,7 +96,7 @@ TEST_CASE("A mapping error reports that the descriptor is closed") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena, 4 * kMiB);
   const BlockRef ref = lease.ref();
-  auto other = [&] { return arena->hold_existing(ref, patience()); };
+  auto other = [&] { return arena->hold_existing(ref, BlockKind::kArray, patience()); };
   CHECK(other().ok());
   const Error error = arena->unmapped("a test");
   CHECK(error.code == Code::kOutOfSharedMemory);

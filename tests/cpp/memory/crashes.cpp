@@ -110,7 +110,7 @@ TEST_CASE("A process killed in a release leaves the pins of others") {
         return lease;
       },
       [](Arena& arena, Lease& lease) {
-        const Lease again = arena.hold_existing(lease.ref(), patience()).value();
+        const Lease again = arena.hold_existing(lease.ref(), BlockKind::kArray, patience()).value();
         lease.reset();
       },
       [](Arena&, Lease& lease) {

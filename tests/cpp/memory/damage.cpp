@@ -20,7 +20,7 @@ void use(Arena& arena, const Lease& channel) {
       auto message = arena.allocate(200, BlockKind::kMessage, no_wait());
       const BlockRef list[] = {lease->ref()};
       if (message && arena.holders().refer(*message, list, patience(50)).ok()) window.put(arena, std::move(*message));
-      auto again = arena.hold_existing(lease->ref(), patience(50));
+      auto again = arena.hold_existing(lease->ref(), BlockKind::kArray, patience(50));
     }
     const BlockRef ref = window.get(arena);
     if (arena.blocks().is_current(ref)) arena.holders().drop(ref);

@@ -195,7 +195,7 @@ TEST_CASE("A child without fork handlers attaches as itself") {
   if (cloned == 0) {
     auto me = arena->identity();
     bool good = me.ok() && *me != parent;
-    Lease own = arena->hold_existing(lease.ref(), patience()).value();
+    Lease own = arena->hold_existing(lease.ref(), BlockKind::kArray, patience()).value();
     lease.reset();  // an inherited lease does not count here, so this does not release the pin of `own`
     good = good && arena->holders().lease_count() == 1;
     own.reset();

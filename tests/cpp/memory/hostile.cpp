@@ -81,7 +81,7 @@ TEST_CASE("A damaged size makes no lease longer than its block") {
   auto arena = new_arena();
   const Lease held = new_lease(*arena, 5000);
   arena->blocks().entry(held.ref().id)->size = kMinusOne;
-  const Lease again = arena->hold_existing(held.ref(), patience()).value();
+  const Lease again = arena->hold_existing(held.ref(), BlockKind::kArray, patience()).value();
   CHECK(again.bytes() == 8192);
 }
 

@@ -69,7 +69,8 @@ class Model {
   void hold_again() {
     if (held_.empty()) return;
     Held& held = held_[any_held()];
-    Lease lease = arena_->hold_existing(held.lease.ref(), patience()).value();
+    const auto kind = static_cast<BlockKind>(arena_->blocks().entry(held.lease.ref().id)->kind.load());
+    Lease lease = arena_->hold_existing(held.lease.ref(), kind, patience()).value();
     const int mark = held.mark;
     held_.push_back({std::move(lease), mark});
   }

@@ -153,8 +153,8 @@ TEST_CASE("A block is shared while referenced or pinned by others") {
 
   Gate holds, told;
   Child other([&] {
-    const bool held = arena->hold_existing(token.ref(), patience()).ok();
-    auto lease = arena->hold_existing(token.ref(), patience());
+    const bool held = arena->hold_existing(token.ref(), BlockKind::kArray, patience()).ok();
+    auto lease = arena->hold_existing(token.ref(), BlockKind::kArray, patience());
     holds.open(held && lease.ok());
     told.wait();
     return true;

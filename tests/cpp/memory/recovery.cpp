@@ -248,7 +248,7 @@ TEST_CASE("Recovery during concurrent releases keeps the counts right") {
       while (!stop) {
         OwnedBlock block = new_block(*arena);  // a message: it counts as pinned from its first pin on
         const Lease lease = arena->hold_new(std::move(block)).value();
-        const Lease again = arena->hold_existing(lease.ref(), patience()).value();
+        const Lease again = arena->hold_existing(lease.ref(), BlockKind::kMessage, patience()).value();
       }
     });
   }

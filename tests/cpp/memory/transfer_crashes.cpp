@@ -35,10 +35,10 @@ TEST_CASE("A giver killed in a transfer of memory leaves no reference") {
     Lease kept = filled_lease(*arena, 5000, kValue);
     const std::uint64_t block = memory::pack(kept.ref());
     const bool killed = killed_at_change(change, [&] {
-      const Lease own = arena->hold_existing(kept.ref(), patience()).value();
+      const Lease own = arena->hold_existing(kept.ref(), BlockKind::kArray, patience()).value();
       const std::uint64_t number = begin(arena, block);
       begin(arena, block);  // stays in transit
-      memory::end_transfer(*arena, number);
+      memory::end_transfer(*arena, block, number);
     });
     recover(*arena);
     REQUIRE(in_transit(*arena, block) == 0);
@@ -61,16 +61,16 @@ TEST_CASE("A killed receiver leaves memory in transit or frees it") {
     const std::uint64_t block = memory::pack(ref), number = begin(arena, block);
     given.reset();
     const bool killed = killed_at_change(change, [&] {
-      Lease received = arena->hold_existing(ref, patience()).value();
-      memory::end_transfer(*arena, number);
+      Lease received = arena->hold_existing(ref, BlockKind::kArray, patience()).value();
+      memory::end_transfer(*arena, block, number);
       received.reset();
     });
     recover(*arena);
     REQUIRE(arena->blocks().is_current(ref) == (in_transit(*arena, block) == 1));
     if (in_transit(*arena, block) == 1) {
-      Lease again = arena->hold_existing(ref, patience()).value();
+      Lease again = arena->hold_existing(ref, BlockKind::kArray, patience()).value();
       REQUIRE(is_filled(again, kValue));
-      memory::end_transfer(*arena, number);
+      memory::end_transfer(*arena, block, number);
     }
     recover(*arena);
     REQUIRE_FALSE(arena->blocks().is_current(ref));
@@ -87,11 +87,11 @@ TEST_CASE("A giver killed in a transfer of an arena leaves no transfer") {
     const bool killed = killed_at_change(change, [&] {
       const std::uint64_t number = begin(arena, 0);
       begin(arena, 0);
-      memory::end_transfer(*arena, number);
+      memory::end_transfer(*arena, 0, number);
     });
     recover(*arena);
     REQUIRE(in_transit(*arena, 0) == 1);
-    memory::end_transfer(*arena, kept);
+    memory::end_transfer(*arena, 0, kept);
     REQUIRE(in_transit(*arena, 0) == 0);
     REQUIRE(used_bytes(*arena) == 0);
     return killed;

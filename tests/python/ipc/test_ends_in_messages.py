@@ -287,6 +287,11 @@ def forge(name: str, flat: Any, channel: shmtree.Sender) -> None:
     channel.put(Forged(flat))
 
 
+def forge_all(name: str, flats: list[Any], channel: shmtree.Sender) -> None:
+    for flat in flats:
+        forge(name, flat, channel)
+
+
 HANDLE = b"smthand1"
 
 
@@ -337,6 +342,54 @@ def test_handle_of_another_object_is_refused(arena, start) -> None:
         start(forge, f"shmtree:{name}", flat, sender).join(30)
         with pytest.raises(shmtree.CorruptMessage):
             receiver.get(timeout=30)
+
+
+HANDLE_BLOCK = 32  # offset of the block in a handle: src/discovery/handle.cpp
+
+#: Opens what a handle names, as the object of a message.
+OPENERS: dict[str, Any] = {
+    "Sender": lambda handle: (handle, False),
+    "Receiver": lambda handle: (handle, False),
+    "Queue": lambda handle: (handle, False),
+    "SharedArray": lambda handle: (handle, (4,), np.dtype("u1")),
+    "Latest": lambda handle: (handle, False),
+    "Broadcast": lambda handle: (handle, False),
+    "Subscriber": lambda handle: (handle, False),
+}
+
+
+def references(blocks: range = range(6)) -> list[int]:
+    """Returns packed references to every block of the first uses of a small arena (docs/memory-layout.md)."""
+    return [size << 59 | index << 29 | use for size in range(1, 8) for index in blocks for use in range(1, 8)]
+
+
+@pytest.mark.guarantee("forged-handles")
+@pytest.mark.parametrize("name", OPENERS)
+def test_refused_handle_leaves_the_block_that_it_names_alone(start, name) -> None:
+    with shmtree.Arena(16 << 20) as arena:
+        sender, receiver = arena.create_pair(allow_pickle=False)
+        victim_sender, victim = arena.create_pair(allow_pickle=False)
+        for i in range(3):
+            victim_sender.put([i, b"x" * 5000])
+        published = shmtree.Latest(arena=arena)
+        published.publish(b"y" * 5000)
+        own = {sender._channel.block, victim_sender._channel.block}
+        own.add(published._thing.block)
+
+        handle = bytearray(_core.make_handle(arena._core, 0))
+        forged = []
+        for reference in set(references()) - own:
+            handle[HANDLE_BLOCK : HANDLE_BLOCK + 8] = reference.to_bytes(8, "little")
+            forged.append(OPENERS[name](bytes(handle)))
+        start(forge_all, f"shmtree:{name}", forged, sender)
+        for _ in forged:
+            with contextlib.suppress(shmtree.CorruptMessage):
+                receiver.get(timeout=60)
+
+        assert [victim.get(timeout=60)[0] for _ in range(3)] == [0, 1, 2]
+        victim_sender.put("again", timeout=60)
+        assert victim.get(timeout=60) == "again"
+        assert published.get()[1] == b"y" * 5000
 
 
 def test_file_name_in_a_handle_opens_no_other_file(arena, start, tmp_path) -> None:
