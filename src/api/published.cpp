@@ -1,7 +1,9 @@
 #include "api/published.h"
 
+#include "api/receiving.h"
 #include "discovery/handle.h"
 #include "endpoint/staging.h"
+#include "memory/transfers.h"
 
 namespace shmtree::api {
 
@@ -10,8 +12,13 @@ Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, mem
                      endpoint::CopyPolicy policy) {
   std::vector<std::span<const std::byte>> blocks;
   if (block.valid()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(block.ref()));
-  if (endpoint::is_copied(policy, frame.size(), !blocks.empty()))
-    return value::decode(frame, nullptr, blocks, nullptr, false);
+  if (endpoint::is_copied(policy, frame.size(), !blocks.empty())) {
+    auto item = value::decode(frame, nullptr, blocks, nullptr, false);
+    if (!item || !block.valid() || !memory::may_carry_transfers(arena, block.ref())) return item;
+    auto kept = arena.hold_referred(block.ref());
+    if (!kept) return std::move(kept).error();
+    return kept_with(*item, std::move(*kept));
+  }
   OfferedLease offered(block);
   auto item = value::decode(frame, offered.owner(), blocks, nullptr, true);
   if (item) offered.made();

@@ -6,12 +6,23 @@
 #include "api/taken.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/staging.h"
+#include "memory/transfers.h"
 #include "value/codec.h"
 #include "value/tree.h"
 
 namespace shmtree {
 
 namespace api {
+
+Item kept_with(const Item& item, memory::Lease block) {
+  struct Kept {
+    std::shared_ptr<const value::Tree> tree;
+    memory::Lease block;
+  };
+  auto kept = std::make_shared<Kept>(value::Tree::of(item), std::move(block));
+  const value::Tree* const tree = kept->tree.get();
+  return value::Tree::root({std::move(kept), tree});
+}
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   std::vector<memory::BlockRef> referred;
@@ -22,6 +33,11 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
   Result<Item> item = Error{};
   if (endpoint::is_copied(policy, message.bytes(), !blocks.empty())) {
     item = value::decode(frame, nullptr, blocks);
+    if (item && memory::may_carry_transfers(arena, message.block())) {
+      auto lease = message.adopt();
+      if (!lease) return std::move(lease).error();
+      item = kept_with(*item, std::move(*lease));
+    }
   } else {
     auto lease = message.adopt();
     if (!lease) return std::move(lease).error();

@@ -12,6 +12,8 @@ namespace shmtree::api {
 
 // Decodes a message to an Item. Errors have the ticket.
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
+// Returns the Item, which then also keeps the block of its message. May throw std::bad_alloc.
+Item kept_with(const Item& item, memory::Lease block);
 
 // True if receiving the message again may succeed, because memory was short. All other errors are the message's fault.
 inline bool may_retry_after(const Error& error, channel::Incoming& message) noexcept {

@@ -55,7 +55,7 @@ template <class Visit>
 void Cursors::for_each_giver(const Cursor& cursor, Visit visit) const {
   const std::uint64_t subscription = load_acquire(cursor.subscription);
   if (subscription == 0) return;
-  const auto see = [&](std::uint64_t state, std::int64_t) { return visit(memory::giver_of(state)), true; };
+  const auto see = [&](std::uint64_t state, const memory::Transfer&) { return visit(memory::giver_of(state)), true; };
   arena_.transfers().for_each_of(subscription, memory::Transferred::kMemory, see);
 }
 

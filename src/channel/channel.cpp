@@ -64,6 +64,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
     return Error{Code::kInvalid, "the capacity is " + std::to_string(options.capacity) + "; it must be at most " +
                                      std::to_string(kMaxCapacity) + ", or 0 for no limit"};
   }
+  memory::end_lost_transfers();
   memory::sweep_transfers();
   // If no call ever waits, only this reconcile frees abandoned channels.
   if (load_relaxed(arena->header().abandoned_channels) >= kMaxDropped && arena->participants().check(0)) {
@@ -113,8 +114,7 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
   };
   if (auto known = channels().find(is_it)) return known;
   if (!arena->blocks().geometry().contains(block.id)) return no_channel("the arena has no such block");
-  auto lease =
-      memory::open_control_block(*arena, block, BlockKind::kChannel, sizeof(ChannelHeader), "a channel", wait);
+  auto lease = memory::open_control_block(*arena, block, BlockKind::kChannel, sizeof(ChannelHeader), "a channel", wait);
   if (!lease) return std::move(lease).error();
   const auto& header = *reinterpret_cast<const ChannelHeader*>(lease->data());
   if (header.magic != kChannelMagic) return no_channel("it has no channel header");
@@ -135,6 +135,13 @@ Channel::Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_b
 Channel::~Channel() {
   channels().erase(this);
   parts_.membership.leave_all();
+  const bool has_messages = parts_.head.has_messages() || parts_.records.unacked() != 0;
+  const memory::BlockEntry* const block = arena_->blocks().entry(this->block().id);
+  lease_.reset();
+  // Only transfers keep the channel now. If its own messages carry them, only a recovery finds that it can be freed.
+  if (has_messages && load_seq_cst(block->refcount) != 0 && block->holders.is_empty()) {
+    add(arena_->header().abandoned_channels, 1u);
+  }
   memory::sweep_transfers();
 }
 

@@ -9,6 +9,7 @@
 #include "channel/ends.h"
 #include "memory/arena.h"
 #include "memory/event.h"
+#include "memory/transfers.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::channel {
@@ -31,6 +32,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
   const End peers = what.peers;
   Deadlock deadlock(control, ends, peers, wait);
   const auto before_sleep = [&](bool first) -> Result<bool> {
+    memory::end_lost_transfers();
     auto recovered = memory::recover_from_deaths(control.arena, platform::wait_policy::alive_within_ns(!first), wait);
     if (!recovered || (*recovered && ready())) return recovered;
     if (Status deaths = ends.report_deaths(peers); !deaths) return std::move(deaths).error();

@@ -21,10 +21,13 @@ void pass_to_child(Arena& arena, Identity, Identity child) {
   });
 }
 
+void wake_after_loss(Arena& arena, BlockRef channel) noexcept;
+
 // Installed before any arena can exist, since a process recovers an arena even if it has opened none of its channels.
 [[maybe_unused]] const bool g_installed = [] {
   channels();  // created now, since the hook runs while every fork-safe mutex is held
   memory::ReconcilePass::set_channel_walker(&Recovery::repair);
+  memory::Reclaimer::set_channel_waker(&wake_after_loss);
   Arena::set_fork_hook(&pass_to_child);
   static constinit ForkHandlers handlers{.child = [] {
     channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); });
@@ -56,6 +59,38 @@ class Held {
 // further references are not counted.
 constexpr std::uint64_t kMaxReferencesOfChannel = std::uint64_t{1} << 26;
 constexpr std::uint64_t kMoreReferencesOfMessage = 64;
+
+// Wakes the waiters of a channel, after its members or transfers have changed.
+void wake_waiters(const Control& control) noexcept {
+  ChannelHeader& shared = control.shared;
+  notify_all(shared.items);
+  notify_all(shared.space);
+  notify_all(shared.freed_bytes);
+  notify_all(shared.acked);
+  Watchers::send_wakes(control, End::kSending);
+  const Records records(control);
+  const Ends ends(control, records);
+  const bool must_report = ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending, memory::kNoIdentity);
+  if (must_report || load_seq_cst(shared.tail) != load_seq_cst(shared.head) || load_seq_cst(shared.returned) != 0) {
+    Watchers::send_wakes(control, End::kReceiving);
+  } else if (ends.may_report_deaths(End::kSending)) {
+    Watchers::announce_deaths(control, ends, End::kSending);
+  }
+}
+
+// Returns the header of a channel that this process may not have opened. Null if it cannot be mapped or is damaged.
+ChannelHeader* header_at(Arena& arena, BlockRef channel) noexcept {
+  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
+  return shared != nullptr && shared->magic == kChannelMagic ? shared : nullptr;
+}
+
+// Under the arena lock, so that the channel is not freed meanwhile.
+void wake_after_loss(Arena& arena, BlockRef channel) noexcept {
+  const memory::BlockEntry* block = arena.blocks().is_current(channel) ? arena.blocks().entry(channel.id) : nullptr;
+  if (block == nullptr || !memory::is_kind(*block, memory::BlockKind::kChannel)) return;
+  ChannelHeader* const shared = header_at(arena, channel);
+  if (shared != nullptr) wake_waiters({arena, *shared, channel, load_once(shared->slot_bytes)});
+}
 
 // A channel that is known by its block alone, since this process may not have opened it.
 class Repair {
@@ -226,9 +261,9 @@ class Repair {
 }  // namespace
 
 void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
-  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
-  if (shared == nullptr) pass.give_up();
-  if (shared == nullptr || shared->magic != kChannelMagic) return;
+  if (arena.blocks().address(channel.id) == nullptr) pass.give_up();
+  ChannelHeader* const shared = header_at(arena, channel);
+  if (shared == nullptr) return;
   const Control control{arena, *shared, channel, load_once(shared->slot_bytes)};
   {
     const Held senders(arena, pass, shared->senders_lock);
@@ -243,19 +278,7 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
       repair.records();
     }
   }
-  notify_all(shared->items);
-  notify_all(shared->space);
-  notify_all(shared->freed_bytes);
-  notify_all(shared->acked);
-  Watchers::send_wakes(control, End::kSending);
-  const Records records(control);
-  const Ends ends(control, records);
-  const bool must_report = ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending, memory::kNoIdentity);
-  if (must_report || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
-    Watchers::send_wakes(control, End::kReceiving);
-  } else if (ends.may_report_deaths(End::kSending)) {
-    Watchers::announce_deaths(control, ends, End::kSending);
-  }
+  wake_waiters(control);
 }
 
 }  // namespace shmtree::channel

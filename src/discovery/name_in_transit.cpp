@@ -57,7 +57,12 @@ void NameInTransit::take_back_all() noexcept {
   }
 }
 
-bool NameInTransit::is_needed() const {
+// This process stays attached to the arena of its transfers.
+bool NameInTransit::is_needed() {
+  const auto arena = memory::Arena::find(uuid_);
+  clear([&](const NameEntry& entry) {
+    return entry.is_in_transit() && (arena == nullptr || arena->transfers().find(entry.transfer) == nullptr);
+  }).ok();
   auto open = open_path(path_);
   if (!open) return open.code() != Code::kNotFound;
   return open->is(uuid_, block_) && std::ranges::any_of(open->record.entries, [&](const NameEntry& entry) {

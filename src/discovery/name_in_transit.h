@@ -5,8 +5,9 @@
 // giver keep the name alive. The giver is the process that has pickled the object. That entry and that part are
 // separate from those that the giver has for itself. The entry ends when the receiver clears it, when the giver takes
 // back an object that it did not send, or when no process has the giver's pid any more. So the name ends with its last
-// user, whatever the giver does meanwhile. An object that never arrives keeps the name as long as its giver lives. If
-// giver or receiver dies between two stores, the file contains the giver's entry or none.
+// user, whatever the giver does meanwhile. If a message is lost, an object in it keeps the name until is_needed() finds
+// that the transfer has ended. If giver or receiver dies between two stores, the file contains the giver's entry or
+// none.
 //
 // Thread safety: any thread; forget() only in fork handlers.
 #pragma once
@@ -33,8 +34,9 @@ class NameInTransit {
   void take_back(std::uint64_t transfer) noexcept;
   // Takes back all transfers, when the process is about to exit.
   void take_back_all() noexcept;
-  // True if something may still be in transit.
-  bool is_needed() const;
+  // True if something may still be in transit. Forgets transfers that have ended without their receiver: their messages
+  // are lost.
+  bool is_needed();
   // Number of transfers that were recorded, or were about to be.
   std::uint64_t count() const noexcept { return count_.load(std::memory_order_acquire); }
   // Called in a forked child, which has no transfers.

@@ -7,6 +7,7 @@
 #include "endpoint/copy_policy.h"
 #include "endpoint/staging.h"
 #include "format/standalone.h"
+#include "memory/transfers.h"
 #include "platform/copy.h"
 
 namespace shmtree::endpoint {
@@ -79,8 +80,13 @@ Result<FrameMemory> frame_memory(std::uint64_t bytes) {
 }
 
 Result<RawFrame> raw_frame(Arena& arena, Incoming& message, WaitHooks* hooks) {
-  return filled(message.ticket(), [&](RawFrame& frame) {
+  return filled(message.ticket(), [&](RawFrame& frame) -> Status {
     const auto block = message.in_block() ? message.block() : memory::BlockRef{};
+    if (memory::may_carry_transfers(arena, block)) {
+      auto carrier = message.adopt();
+      if (!carrier) return std::move(carrier).error();
+      frame.block = std::move(*carrier);
+    }
     const auto keep = [&](std::span<const std::byte> bytes, const Referred& referred, const auto& blocks) -> Status {
       if (is_copied(copy_policy(CopyPolicy::kAuto, arena, message, referred, blocks), bytes.size(), false)) {
         return make_copy(frame, bytes.size(), hooks,

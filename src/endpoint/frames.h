@@ -24,7 +24,8 @@ struct FreeBytes {
 using FrameMemory = std::unique_ptr<std::byte, FreeBytes>;
 Result<FrameMemory> frame_memory(std::uint64_t bytes);
 
-// A whole frame. Owns its bytes (`copy`), or keeps the block of its message alive (`block`).
+// A whole frame. Owns its bytes (`copy`), or keeps the block of its message alive (`block`). It does both if the
+// message carries transfers, which end when the block is freed.
 struct RawFrame {
   std::span<const std::byte> bytes{};
   FrameMemory copy{};

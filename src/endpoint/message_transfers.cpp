@@ -37,19 +37,34 @@ void MessageTransfers::Begun::take_back() const noexcept {
   if (name != nullptr) name->take_back(number);
 }
 
+void MessageTransfers::carry(memory::Arena& arena, memory::BlockRef block) const noexcept {
+  if (empty()) return;
+  for (const Begun& each : *begun_) {
+    if (each.arena->current_identity() == each.giver) memory::carry_transfer(*each.arena, each.number, arena, block);
+  }
+}
+
+void MessageTransfers::end_all() noexcept {
+  for (const Begun& each : *begun_) each.take_back();
+  begun_.reset();
+}
+
 // The steps that can fail come first. 0 is not a valid number.
 template <class Make>
 Result<std::uint64_t> MessageTransfers::note(Begun begun, const Name* name, Make make) {
   MessageTransfers* const all = t_pickled;
-  if (all != nullptr) all->begun_.push_back(begun);
+  if (all != nullptr) {
+    if (all->empty()) all->begun_ = std::make_unique<std::vector<Begun>>();
+    all->begun_->push_back(begun);
+  }
   auto number = make();
   if (!number) {
-    if (all != nullptr) all->begun_.pop_back();
+    if (all != nullptr) all->begun_->pop_back();
     return number;
   }
   auto known = name == nullptr ? nullptr : keep_name_for(*name, *number);
   if (all == nullptr) return number;
-  Begun& noted = all->begun_.back();
+  Begun& noted = all->begun_->back();
   noted.number = *number;
   noted.giver = begun.arena->current_identity();
   noted.name = std::move(known);

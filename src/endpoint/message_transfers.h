@@ -18,13 +18,14 @@ class MessageTransfers {
   MessageTransfers& operator=(const MessageTransfers&) = delete;
   ~MessageTransfers() { take_back(); }
 
-  bool empty() const noexcept { return begun_.empty(); }
+  bool empty() const noexcept { return begun_ == nullptr; }
+  // Records that the message is in that block, which this process is writing. The transfers end when it is freed.
+  void carry(memory::Arena& arena, memory::BlockRef block) const noexcept;
   // Lets the transfers continue: the message is put.
-  void keep() noexcept { begun_.clear(); }
+  void keep() noexcept { begun_.reset(); }
   // Ends the transfers: the message is not put, or is encoded again.
   void take_back() noexcept {
-    for (const Begun& each : begun_) each.take_back();
-    begun_.clear();
+    if (!empty()) end_all();
   }
 
   // Begins a transfer of an end, or of a block of memory that this process holds. `block` is packed; 0 stands for the
@@ -51,7 +52,7 @@ class MessageTransfers {
   struct Begun {
     std::shared_ptr<memory::Arena> arena{};
     std::shared_ptr<channel::Channel> channel{};  // Null for memory.
-    std::uint64_t block = 0;                      // Of memory.
+    std::uint64_t block = 0;                      // If it is memory.
     channel::End end = channel::End::kSending;
     std::uint64_t number = 0;
     memory::Identity giver = memory::kNoIdentity;
@@ -62,7 +63,9 @@ class MessageTransfers {
   template <class Make>
   static Result<std::uint64_t> note(Begun begun, const Name* name, Make make);
 
-  std::vector<Begun> begun_;
+  void end_all() noexcept;
+
+  std::unique_ptr<std::vector<Begun>> begun_;  // null if there are none, as in most messages
 };
 
 // Ends the transfer of a loaded handle, after this process has attached to the object, and to its name if it has one.

@@ -4,6 +4,7 @@
 //   write(out)  writes the frame. Reads only memory that the message keeps, so it needs no interpreter lock.
 //   blocks()    returns the blocks that the message refers to and holds, in the order of the references.
 //   is_ours()   returns true if this process may give away what the message gives away; a child forked since may not.
+//   carry(), gives_ends()   if it may have transfers (staging.h).
 //   settle()    is called after the put: what the message gives away is given.
 // Its destructor takes back what was not given away.
 //

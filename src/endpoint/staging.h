@@ -26,9 +26,22 @@ void make_pages(const memory::OwnedBlock& block, std::uint64_t bytes) noexcept;
 Status write_references(std::span<const memory::BlockRef> referred, memory::Arena& arena, memory::OwnedBlock& block,
                         const platform::WaitContext& wait);
 
-// Returns true if the message can go without a block where frames of `inline_bytes` fit.
+// True for messages that may give objects away by transfers (message_transfers.h). Such a class has
+//   gives_ends()   returns true if the message has a transfer.
+//   carry(arena, block)   is called once the message is written to that block.
+template <class Message>
+concept HasTransfers = requires(Message& message, memory::Arena& arena) {
+  message.carry(arena, memory::BlockRef{});
+};
+
+// Returns true if the message can go without a block where frames of `inline_bytes` fit. A message with transfers has a
+// block, since they end when the block is freed.
 template <class Message>
 bool fits_inline(Message& message, std::uint64_t inline_bytes) noexcept {
+  if constexpr (HasTransfers<Message>) {
+    if (message.gives_ends()) [[unlikely]]
+      return false;
+  }
   return message.bytes() <= inline_bytes && message.blocks().empty();
 }
 
@@ -43,6 +56,7 @@ Status write_block(Message& message, memory::Arena& arena, memory::OwnedBlock& b
     make_pages(block, bytes);
     message.write(block.data());
   }
+  if constexpr (HasTransfers<Message>) message.carry(arena, block.ref());
   return message.blocks().empty() ? success() : write_references(message.blocks(), arena, block, wait);
 }
 

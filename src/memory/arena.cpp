@@ -61,7 +61,7 @@ Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
       wake_table_(*mapping_, participants_),
       held_(mapping_->header()),
       pool_(*mapping_, blocks_, held_),
-      reclaimer_(*mapping_, blocks_, participants_, pool_),
+      reclaimer_(*this, *mapping_, blocks_, participants_, pool_),
       reconciler_(*this, parts()),
       holders_(parts(), held_, reconciler_),
       inspector_(parts()),

@@ -29,7 +29,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 8;
+constexpr std::uint32_t kVersion = 9;
 constexpr const char* kFileName = "shmtree";  // shown in /proc
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -170,6 +170,7 @@ enum BlockFlag : std::uint32_t {
   kDelivered = 2,    // a delivery record keeps the block; changed under the receivers' lock of its channel
   // Only the first `size` bytes have pages: the process that frees the block lowers `committed`.
   kTrimmed = 4,
+  kCarriesTransfers = 8,  // a transfer names the block as its carrier: the process that frees the block ends it
 };
 constexpr std::uint32_t kFlagMask = 0xffff;
 
@@ -244,11 +245,12 @@ enum class Transferred : std::uint32_t {
 };
 // An object in transit: pickled, and not yet unpickled (transfer_table.h).
 struct Transfer {
-  std::atomic<std::uint64_t> state;   // 0: the entry is free
-  std::atomic<std::uint64_t> block;   // packed BlockRef of the object's block; 0: the arena itself
-  std::atomic<std::int64_t> made_ns;  // when it began; for reports only
+  std::atomic<std::uint64_t> state;    // 0: the entry is free
+  std::atomic<std::uint64_t> block;    // packed BlockRef of the object's block; 0: the arena itself
+  std::atomic<std::int64_t> made_ns;   // when it began; for reports only
+  std::atomic<std::uint64_t> carrier;  // packed BlockRef of the message with the handle; 0: none in this arena
 };
-static_assert(sizeof(Transfer) == 24);
+static_assert(sizeof(Transfer) == 32);
 constexpr std::uint32_t kFirstTransfers = 64;
 
 enum class ParticipantStatus : std::uint32_t {
@@ -400,7 +402,7 @@ struct alignas(64) ArenaHeader {
 constexpr std::uint64_t kHeaderBytes = 16384;
 static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
 static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, recovery_requests) == 128);
-static_assert(offsetof(ArenaHeader, transfers) == 2304 && offsetof(ArenaHeader, more_transfers) == 3840);
+static_assert(offsetof(ArenaHeader, transfers) == 2304 && offsetof(ArenaHeader, more_transfers) == 4352);
 
 // Marks derived state as wrong until a reconcile.
 inline void request_recovery(ArenaHeader& header) noexcept {

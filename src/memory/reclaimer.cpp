@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "memory/event.h"
+#include "memory/transfer_table.h"
 #include "platform/atomics.h"
 #include "platform/dcheck.h"
 #include "platform/file.h"
@@ -14,8 +15,13 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kMaxPunched = 64u << 20;  // by one call of trim_excess()
+Reclaimer::ChannelWaker g_waker = nullptr;
 
 }  // namespace
+
+void Reclaimer::set_channel_waker(ChannelWaker waker) noexcept {
+  g_waker = waker;
+}
 
 bool Reclaimer::try_lock_as(Identity me) noexcept {
   RobustLock lock = arena_lock();
@@ -146,19 +152,22 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
     add(header_.abandoned_channels, 1u);
     return;
   }
-  // Chains the blocks to check next through `next_free`, since nothing may be allocated here. `count` bounds the walk,
-  // so other processes cannot make it endless by damaging the chain.
-  std::uint64_t count = 0;
-  std::uint64_t orphans = drop_references(ref.id, *block, 0, count);
+  // Chains the blocks to check next, since nothing may be allocated here.
+  Orphans orphans;
+  drop_references(ref, *block, orphans);
   pool_.put(ref.id, *block);
-  for (; count != 0; --count) {
-    const BlockRef next = unpack(orphans);
+  for (; orphans.count != 0; --orphans.count) {
+    const BlockRef next = unpack(orphans.first);
     BlockEntry* orphan = table_.entry(next.id);
     if (orphan == nullptr) return;
-    orphans = load_relaxed(orphan->next_free);
+    orphans.first = load_relaxed(orphan->next_free);
     if (load_acquire(orphan->word) != live_word(next.generation)) continue;
     if (is_referenced(*orphan)) continue;
-    orphans = drop_references(next.id, *orphan, orphans, count);
+    if (is_kind(*orphan, BlockKind::kChannel)) {
+      add(header_.abandoned_channels, 1u);
+      continue;
+    }
+    drop_references(next, *orphan, orphans);
     pool_.put(next.id, *orphan);
   }
 }
@@ -170,21 +179,34 @@ void Reclaimer::drop_reference(BlockRef ref) noexcept {
   free_if_unreferenced(ref);
 }
 
-// Drops the references of a block. Puts the targets that have no references left before the chain `orphans`, adds their
-// number to `count`, and returns the new chain.
-std::uint64_t Reclaimer::drop_references(BlockId id, BlockEntry& block, std::uint64_t orphans,
-                                         std::uint64_t& count) noexcept {
-  for (const ListEntry& item : table_.references_of(id, block)) {
-    const BlockRef ref = ref_of(item);
-    BlockEntry* target = table_.is_current(ref) ? table_.entry(ref.id) : nullptr;
-    if (target == nullptr || target == &block || load_relaxed(target->refcount) == 0) continue;
-    if (subtract(target->refcount, 1u) != 1) continue;
-    store_relaxed(target->next_free, orphans);
-    orphans = pack(ref);
-    ++count;
-  }
+// Drops one reference of `owner`, and adds the target to `orphans` if it has no references left.
+void Reclaimer::drop_reference_of(const BlockEntry& owner, BlockRef ref, Orphans& orphans) noexcept {
+  BlockEntry* target = table_.is_current(ref) ? table_.entry(ref.id) : nullptr;
+  if (target == nullptr || target == &owner || load_relaxed(target->refcount) == 0) return;
+  if (subtract(target->refcount, 1u) != 1) return;
+  store_relaxed(target->next_free, orphans.first);
+  orphans.first = pack(ref);
+  ++orphans.count;
+}
+
+// Drops the references of a block that is about to be freed: those of its list, and those of the transfers that it
+// carries, which end.
+void Reclaimer::drop_references(BlockRef ref, BlockEntry& block, Orphans& orphans) noexcept {
+  for (const ListEntry& item : table_.references_of(ref.id, block)) drop_reference_of(block, ref_of(item), orphans);
   store_relaxed(block.list_length, 0u);
-  return orphans;
+  if ((load_relaxed(block.flags) & kCarriesTransfers) == 0) [[likely]]
+    return;
+  const TransferTable transfers(header_, table_, participants_);
+  transfers.end_lost([ref](BlockRef carrier) { return carrier == ref; },
+                     [&](std::uint64_t state, std::uint64_t target) {
+                       if (target != 0 && TransferTable::has_reference(state))
+                         drop_reference_of(block, unpack(target), orphans);
+                       announce_lost(state, target);
+                     });
+}
+
+void Reclaimer::announce_lost(std::uint64_t state, std::uint64_t block) noexcept {
+  if (transferred(state) != Transferred::kMemory && g_waker != nullptr) g_waker(arena_, unpack(block));
 }
 
 Reclaimer::Evicted Reclaimer::evict_and_unlock(std::uint64_t want, WaitHooks* hooks) noexcept {

@@ -10,6 +10,9 @@
 //     and reads the lock. The owner clears the lock and reads the hint. Both have a full barrier between store and
 //     read, so at least one sees the other. If the list is full, the process requests a recovery, which finds the
 //     block.
+//   - The process that frees a block ends the transfers that the block carries, before the block's word says free. If
+//     that was the transfer of an end, it wakes the waiters of the channel while it still has the arena lock, since the
+//     channel may be freed afterwards. If it is killed before that, recovery wakes them.
 //   - Pages are released only from blocks that this process has taken off the free lists and is writing, so no process
 //     holds them. While any process has pages of the arena pinned, no blocks are taken for that.
 //
@@ -23,10 +26,20 @@
 
 namespace shmtree::memory {
 
+class Arena;  // only passed on to the channel layer
+
 class Reclaimer {
  public:
-  Reclaimer(Mapping& mapping, BlockTable& table, Participants& participants, BlockPool& pool) noexcept
-      : header_(mapping.header()), file_(mapping.file()), table_(table), participants_(participants), pool_(pool) {}
+  Reclaimer(Arena& arena, Mapping& mapping, BlockTable& table, Participants& participants, BlockPool& pool) noexcept
+      : arena_(arena),
+        header_(mapping.header()),
+        file_(mapping.file()),
+        table_(table),
+        participants_(participants),
+        pool_(pool) {}
+  // A function of the channel layer that wakes the waiters of a channel. It takes no lock. Runs under the arena lock.
+  using ChannelWaker = void (*)(Arena&, BlockRef channel) noexcept;
+  static void set_channel_waker(ChannelWaker waker) noexcept;
 
   RobustLock arena_lock() const noexcept { return {header_.arena_lock, participants_}; }
   // Takes the arena lock if it is free. Fails while derived state is wrong: a refcount of 0 means nothing then.
@@ -55,6 +68,9 @@ class Reclaimer {
   // Drops the reference of a list or a transfer, and frees the block if nothing keeps it. Under the arena lock.
   void drop_reference(BlockRef ref) noexcept;
   void run_deferred_frees() noexcept;
+  // Wakes the waiters of a channel, if the transfer that ended because its message is lost was of one of its ends.
+  // Under the arena lock.
+  void announce_lost(std::uint64_t state, std::uint64_t block) noexcept;
 
   // Punches pages of free blocks out of the file until `want` bytes are released, from at most kMaxVictims blocks.
   // Call it with the arena lock held; it releases the lock. `done` is false if there may be more.
@@ -74,9 +90,17 @@ class Reclaimer {
   bool try_lock_as(Identity me) noexcept;
   void free_or_defer(BlockRef ref, Identity me) noexcept;
   bool defer_free(BlockRef ref, Identity me) noexcept;
-  std::uint64_t drop_references(BlockId id, BlockEntry& block, std::uint64_t orphans, std::uint64_t& count) noexcept;
+  // A chain, through `next_free`, of blocks without references. `count` bounds the walk, so other
+  // processes cannot make it endless by damaging the chain.
+  struct Orphans {
+    std::uint64_t first = 0;  // packed
+    std::uint64_t count = 0;
+  };
+  void drop_reference_of(const BlockEntry& owner, BlockRef ref, Orphans& orphans) noexcept;
+  void drop_references(BlockRef ref, BlockEntry& block, Orphans& orphans) noexcept;
   void trim_excess() noexcept;
 
+  Arena& arena_;
   ArenaHeader& header_;
   const platform::CheckedFd& file_;
   BlockTable& table_;

@@ -79,24 +79,55 @@ void ReconcilePass::walk_transfers() noexcept {
   if (walked == Walked::kUnmapped) give_up();
 }
 
+// Walks the channels that are kept. The walk of one may mark the message that keeps another one.
 Status ReconcilePass::walk_channels() {
-  Status walked = success();
+  std::vector<BlockRef>& left = abandoned_channels_;
   snapshot_.for_each([&](BlockId id, std::uint64_t word) {
     const BlockEntry* block = state_of(word) == BlockState::kLive ? parts_.table.entry(id) : nullptr;
-    if (block == nullptr || !is_kind(*block, BlockKind::kChannel)) return true;
-    walked = walk_channel(BlockRef{id, generation_of_block(word)}, *block);
-    return walked.ok();
+    if (block != nullptr && is_kind(*block, BlockKind::kChannel)) left.push_back({id, generation_of_block(word)});
+    return true;
   });
-  return walked;
+  for (bool walked = true; walked;) {
+    walked = false;
+    for (std::size_t i = 0; i < left.size();) {
+      const BlockRef channel = left[i];
+      if (!is_kept(channel)) {
+        ++i;
+        continue;
+      }
+      Status done = walk_channel(channel);
+      if (!done) return done;
+      walked = true;
+      left[i] = left.back();
+      left.pop_back();
+    }
+  }
+  return success();
 }
 
-Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
-  const auto in_transit = [&](Transferred end) { return transfers_.is_in_transit(pack(channel), end); };
-  if (dead_.hold_all_of(block.holders) && !in_transit(Transferred::kSendingEnd) &&
-      !in_transit(Transferred::kReceivingEnd)) {
-    abandoned_channels_.push_back(channel);
-    return success();
-  }
+// False also if the message that keeps the channel is not marked yet.
+bool ReconcilePass::is_kept(BlockRef channel) const noexcept {
+  if (!dead_.hold_all_of(parts_.table.entry(channel.id)->holders)) return true;
+  const auto is_in_transit = [&](Transferred end) {
+    return transfers_.for_each_of(pack(channel), end, [&](std::uint64_t, const Transfer& transfer) {
+      const std::uint64_t carrier = load_relaxed(transfer.carrier);
+      return carrier != 0 && is_lost(unpack(carrier));
+    }) == Walked::kStopped;
+  };
+  return is_in_transit(Transferred::kSendingEnd) || is_in_transit(Transferred::kReceivingEnd);
+}
+
+// Returns true if the block is free, or if this pass frees it, unless a channel that is not walked yet keeps it.
+bool ReconcilePass::is_lost(BlockRef carrier) const noexcept {
+  const BlockEntry* block = parts_.table.is_current(carrier) ? parts_.table.entry(carrier.id) : nullptr;
+  if (block == nullptr) return true;
+  if (!is_kind(*block, BlockKind::kMessage) || load_relaxed(block->refcount) != 0) return false;
+  const std::uint64_t word = load_acquire(block->word);
+  const bool is_candidate = word == live_word(carrier.generation) && snapshot_.is_unchanged(carrier.id, word);
+  return is_candidate && !snapshot_.is_marked(carrier.id) && dead_.hold_all_of(block->holders);
+}
+
+Status ReconcilePass::walk_channel(BlockRef channel) {
   // Without the walker, the channel may keep any block, so nothing may be freed.
   if (g_walker == nullptr) return Error{Code::kInvalid, "channels cannot be recovered: no walker was set"};
   mark(channel);
@@ -110,7 +141,7 @@ Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
 // same.
 bool ReconcilePass::rebuild() noexcept {
   for (const BlockRef& channel : abandoned_channels_) {
-    if (!dead_.hold_all_of(parts_.table.entry(channel.id)->holders)) return false;  // it was opened meanwhile
+    if (is_kept(channel)) return false;  // it was opened meanwhile
   }
   if (!map_tables()) {  // there may be more tables than at the snapshot
     unmapped_ = true;
@@ -125,11 +156,12 @@ bool ReconcilePass::rebuild() noexcept {
   count_refs();
   if (unmapped_) return false;
   parts_.pool.rebuild();
+  std::atomic<std::uint32_t>& abandoned = parts_.mapping.header().abandoned_channels;
+  store_release(abandoned, 0u);
   free_unreferenced();
-  store_release(parts_.mapping.header().abandoned_channels, 0u);
   dead_.free_slots();
   parts_.reclaimer.run_deferred_frees();
-  return true;
+  return load_acquire(abandoned) == 0;  // the messages of this pass may have kept other channels
 }
 
 void ReconcilePass::forget_dead_in(BlockId id, BlockEntry& block) noexcept {
@@ -162,10 +194,16 @@ void ReconcilePass::count_refs() noexcept {
       if (ref.id != id && parts_.table.is_current(ref)) add(parts_.table.entry(ref.id)->refcount, 1u);
     }
   });
+  transfers_.end_lost(
+      [this](BlockRef carrier) { return is_lost(carrier); },
+      [this](std::uint64_t state, std::uint64_t block) { parts_.reclaimer.announce_lost(state, block); });
   transfers_.for_each([this](const Transfer& transfer) {
-    const BlockRef ref = unpack(load_relaxed(transfer.block));
-    const bool counts = TransferTable::has_reference(load_acquire(transfer.state)) && parts_.table.is_current(ref);
-    if (counts) add(parts_.table.entry(ref.id)->refcount, 1u);
+    const std::uint64_t state = load_acquire(transfer.state);
+    const BlockRef ref = unpack(load_relaxed(transfer.block)), carrier = unpack(load_relaxed(transfer.carrier));
+    if (state != 0 && parts_.table.is_current(carrier))
+      set_bits(parts_.table.entry(carrier.id)->flags, std::uint32_t{kCarriesTransfers});
+    if (TransferTable::has_reference(state) && parts_.table.is_current(ref))
+      add(parts_.table.entry(ref.id)->refcount, 1u);
     return true;
   });
 }

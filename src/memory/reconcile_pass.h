@@ -8,6 +8,9 @@
 //   - A block is freed only if it was in use and unchanged since the snapshot, and no channel marked it. It cannot have
 //     entered a window since: a block enters one only once, while its word says kWriting, and a dead writer's block is
 //     freed only if the writer was dead before the snapshot.
+//   - A channel that no living process holds is kept by a transfer of one of its ends, unless only a message that is
+//   not
+//     kept itself carries that transfer. So channels that are in transit within each other's messages are freed.
 //   - What the pass cannot check, for lack of a lock, memory or address space, does not count as absent: it then frees
 //     nothing.
 //   - It changes primary state only by single stores that are correct on their own, so it may be killed anywhere.
@@ -123,7 +126,9 @@ class ReconcilePass {
   void take_snapshot();
   void walk_transfers() noexcept;
   Status walk_channels();
-  Status walk_channel(BlockRef channel, const BlockEntry& block);
+  Status walk_channel(BlockRef channel);
+  bool is_kept(BlockRef channel) const noexcept;
+  bool is_lost(BlockRef carrier) const noexcept;
 
   // Under the arena lock.
   bool rebuild() noexcept;

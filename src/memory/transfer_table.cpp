@@ -10,11 +10,11 @@ using namespace platform;
 InTransit TransferTable::in_transit(std::uint64_t block, Transferred what) const noexcept {
   InTransit found{};
   const std::int64_t now = monotonic_ns();
-  for_each_of(block, what, [&](std::uint64_t state, std::int64_t made_ns) {
+  for_each_of(block, what, [&](std::uint64_t state, const Transfer& transfer) {
     ++found.count;
     // Unsigned, because every process can write the time.
-    const auto age_ns =
-        static_cast<std::int64_t>(static_cast<std::uint64_t>(now) - static_cast<std::uint64_t>(made_ns));
+    const auto age_ns = static_cast<std::int64_t>(static_cast<std::uint64_t>(now) -
+                                                  static_cast<std::uint64_t>(load_relaxed(transfer.made_ns)));
     if (found.count != 1 && age_ns <= found.age_ns) return true;
     found.age_ns = age_ns;
     found.pid = giver_is_gone(state) ? 0 : load_relaxed(participants_.slot_of_identity(giver_of(state)).pid);

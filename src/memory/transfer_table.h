@@ -2,6 +2,11 @@
 // a block of memory, or a whole arena. It is in transit from the moment its handle is made until its receiver ends the
 // transfer by number. A block may be that of a Latest, a Broadcast, a subscription, a replay buffer or a shared array.
 //
+// If the handle is in a message, the block of the message is the transfer's carrier. The transfer ends when that block
+// is freed, since no process can receive the handle any more. The process that frees the block ends the transfers that
+// it carries, under the arena lock and before the block's word says free. If the message is in another arena, the giver
+// does so (transfers.h).
+//
 // Invariants: a transfer counts while its giver lives. The transfer of an end also counts for kEndLifeS seconds after a
 // process found the giver dead. While the giver lives, the transfer has a reference to its block
 // (BlockEntry::refcount). After that, recovery keeps the block of a channel as long as a transfer of one of its ends
@@ -12,8 +17,9 @@
 //   -> the kind of object     in transit
 //   giver -> second           a process found the giver dead
 //   -> 0                      ended
-// `block` and `made_ns` change only during kBeingMade. The refcount follows the word under the arena lock, or by a
-// recovery.
+// `block` and `made_ns` change only during kBeingMade. `carrier` is 0 then, and is stored once, after the block's flag
+// kCarriesTransfers and before any other process knows the message. The refcount follows the word under the arena lock,
+// or by a recovery.
 //
 // Transfers that do not fit in the arena's header are in a chain of blocks (block_table.h).
 //
@@ -126,7 +132,7 @@ class TransferTable {
       return std::all_of(transfers.begin(), transfers.end(), [&](Transfer& transfer) { return visit(transfer); });
     });
   }
-  // Calls visit(state, made_ns) for each transfer of `block` (packed) as `what` that counts, until it returns false.
+  // Calls visit(state, transfer) for each transfer of `block` (packed) as `what` that counts, until it returns false.
   template <class Visit>
   Walked for_each_of(std::uint64_t block, Transferred what, Visit visit) const noexcept {
     Expiry expiry(participants_);
@@ -135,11 +141,11 @@ class TransferTable {
       if (before == 0 || transferred(before) != what || handed_over(transfer) != block) return true;
       if (!expiry.counts(transfer)) return true;
       const std::uint64_t now = platform::load_acquire(transfer.state);
-      return !is_same_transfer(now, before) || visit(now, platform::load_relaxed(transfer.made_ns));
+      return !is_same_transfer(now, before) || visit(now, transfer);
     });
   }
   bool is_in_transit(std::uint64_t block, Transferred what) const noexcept {
-    return for_each_of(block, what, [](std::uint64_t, std::int64_t) { return false; }) == Walked::kStopped;
+    return for_each_of(block, what, [](std::uint64_t, const Transfer&) { return false; }) == Walked::kStopped;
   }
   InTransit in_transit(std::uint64_t block, Transferred what) const noexcept;
   // Returns the entry of that transfer; null if the transfer has ended.
@@ -156,6 +162,26 @@ class TransferTable {
   // lock.
   static bool has_reference(std::uint64_t state) noexcept {
     return state != 0 && transferred(state) != Transferred::kBeingMade && !giver_is_gone(state);
+  }
+
+  // Ends each transfer with a carrier for which is_lost(carrier) returns true, and calls ended(state, block) for it.
+  // Under the arena lock; the caller changes the refcount.
+  template <class IsLost, class Ended>
+  void end_lost(IsLost is_lost, Ended ended) const noexcept {
+    for_each([&](Transfer& transfer) {
+      const std::uint64_t before = platform::load_acquire(transfer.state);
+      if (before == 0 || transferred(before) == Transferred::kBeingMade) return true;
+      const std::uint64_t carrier = platform::load_relaxed(transfer.carrier);
+      const std::uint64_t block = platform::load_relaxed(transfer.block);
+      if (carrier == 0 || !is_lost(unpack(carrier))) return true;
+      // The exchange succeeds only if the words that were read are those of this transfer.
+      for (std::uint64_t state = before; is_same_transfer(state, before) && state != 0;) {
+        if (!platform::compare_swap(transfer.state, state, std::uint64_t{0})) continue;
+        ended(state, block);
+        break;
+      }
+      return true;
+    });
   }
 
   // Claims an entry: a free one, else that of a transfer that no longer counts. Returns null if there is none.

@@ -1,15 +1,18 @@
 #include "memory/transfers.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "platform/atomics.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
 #include "platform/sweep_pace.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
@@ -20,8 +23,10 @@ namespace {
 // A transfer that this process began. It keeps the process attached to the arena.
 struct Begun {
   std::shared_ptr<Arena> arena;
-  const Transfer* entry = nullptr;
+  Transfer* entry = nullptr;
   Identity giver = kNoIdentity;
+  std::shared_ptr<Arena> home{};  // of the message, if that is another arena
+  BlockRef carrier{};             // in `home`
 
   bool is_over(std::uint64_t number) const noexcept {
     const std::uint64_t state = load_acquire(entry->state);
@@ -36,25 +41,36 @@ struct AllBegun {
   ForkSafeMutex mutex;
   BegunMap begun;
   SweepPace pace{64};
+  std::atomic<std::uint64_t> abroad{0};  // number of entries with a `home`; changes under the mutex
 };
 AllBegun& all_begun() noexcept {
   return never_destroyed<AllBegun>();
+}
+
+// Under the mutex.
+BegunMap::node_type take(AllBegun& all, BegunMap::const_iterator at) noexcept {
+  if (at->second.home != nullptr) all.abroad.fetch_sub(1, std::memory_order_relaxed);
+  return all.begun.extract(at);
 }
 
 // Under the mutex. The caller destroys `over` without it, since that may destroy an arena.
 void move_over(AllBegun& all, BegunMap& over) noexcept {
   for (auto each = all.begun.begin(); each != all.begun.end();) {
     const auto at = each++;
-    if (at->second.is_over(at->first.second)) over.insert(all.begun.extract(at));
+    if (at->second.is_over(at->first.second)) over.insert(take(all, at));
   }
   all.pace.note_swept(all.begun.size());
 }
 
 void sweep_if_due() noexcept {
   AllBegun& all = all_begun();
-  BegunMap over;
-  const std::lock_guard guard(all.mutex);
-  if (all.pace.is_due(all.begun.size())) move_over(all, over);
+  const auto is_due = [&] {
+    const std::lock_guard guard(all.mutex);
+    return all.pace.is_due(all.begun.size());
+  };
+  if (!is_due()) return;
+  end_lost_transfers();
+  sweep_transfers();
 }
 
 std::uint64_t new_number(Identity me, Transferred what) noexcept {
@@ -134,6 +150,7 @@ Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::u
   if (!entry) return std::move(entry).error();
   store_relaxed((*entry)->block, block);
   store_relaxed((*entry)->made_ns, monotonic_ns());
+  store_relaxed((*entry)->carrier, std::uint64_t{0});
   {
     CountedChange change(*arena, block);
     store_release((*entry)->state, number);
@@ -149,28 +166,98 @@ Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::u
   return out_of_memory();
 }
 
+namespace {
+
+void end_entry(Arena& arena, Transfer& transfer, std::uint64_t block, std::uint64_t number) noexcept {
+  CountedChange change(arena, block);
+  std::uint64_t state = load_acquire(transfer.state);
+  bool ended = false;
+  while (state != 0 && is_same_transfer(state, number) && !ended) {
+    ended = compare_swap(transfer.state, state, std::uint64_t{0});
+  }
+  if (ended && TransferTable::has_reference(state)) change.note_ended();
+}
+
+}  // namespace
+
 void end_transfer(Arena& arena, std::uint64_t block, std::uint64_t number) noexcept {
   Transfer* const transfer = arena.transfers().find(number);
-  if (transfer != nullptr && TransferTable::handed_over(*transfer) == block) {
-    CountedChange change(arena, block);
-    std::uint64_t state = load_acquire(transfer->state);
-    bool ended = false;
-    while (state != 0 && is_same_transfer(state, number) && !ended) {
-      ended = compare_swap(transfer->state, state, std::uint64_t{0});
-    }
-    if (ended && TransferTable::has_reference(state)) change.note_ended();
-  }
+  if (transfer != nullptr && TransferTable::handed_over(*transfer) == block) end_entry(arena, *transfer, block, number);
   BegunMap::node_type own;
   {
-    const std::lock_guard guard(all_begun().mutex);
-    own = all_begun().begun.extract({&arena, number});
+    AllBegun& all = all_begun();
+    const std::lock_guard guard(all.mutex);
+    if (const auto at = all.begun.find({&arena, number}); at != all.begun.end()) own = take(all, at);
   }
   sweep_if_due();
 }
 
+// Stores the flag first: a block with a flag and no transfer costs one walk when it is freed, but a transfer would
+// outlive a block without a flag.
+void carry_transfer(Arena& arena, std::uint64_t number, Arena& home, BlockRef block) noexcept {
+  if (&arena == &home) {
+    Transfer* const transfer = arena.transfers().find(number);
+    BlockEntry* const entry = arena.blocks().entry(block.id);
+    if (transfer == nullptr || entry == nullptr) return;
+    set_bits(entry->flags, std::uint32_t{kCarriesTransfers});
+    store_release(transfer->carrier, pack(block));
+    return;
+  }
+  AllBegun& all = all_begun();
+  const std::lock_guard guard(all.mutex);
+  const auto at = all.begun.find({&arena, number});
+  if (at == all.begun.end()) return;
+  if (at->second.home == nullptr) all.abroad.fetch_add(1, std::memory_order_relaxed);
+  at->second.home = home.shared_from_this();
+  at->second.carrier = block;
+}
+
+bool may_carry_transfers(Arena& arena, BlockRef block) noexcept {
+  const BlockEntry* const entry = arena.blocks().entry(block.id);
+  return entry != nullptr && (load_relaxed(entry->flags) & kCarriesTransfers) != 0;
+}
+
+namespace {
+
+// Returns the other arenas in which messages carry transfers of this process.
+std::vector<std::shared_ptr<Arena>> homes(AllBegun& all) {
+  std::vector<std::shared_ptr<Arena>> found;
+  const std::lock_guard guard(all.mutex);
+  for (const auto& [key, begun] : all.begun) {
+    if (begun.home != nullptr && std::ranges::find(found, begun.home) == found.end()) found.push_back(begun.home);
+  }
+  return found;
+}
+
+}  // namespace
+
+// If a dead process received the message, or no process has its channel, a recovery frees the message.
+void end_lost_transfers() noexcept {
+  AllBegun& all = all_begun();
+  if (all.abroad.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
+  try {
+    for (const auto& home : homes(all)) poll_for_deaths(*home, wait_policy::kLongPollIntervalNs);
+  } catch (const std::bad_alloc&) {  // the next call tries again
+  }
+  BegunMap lost;
+  {
+    const std::lock_guard guard(all.mutex);
+    for (auto each = all.begun.begin(); each != all.begun.end();) {
+      const auto at = each++;
+      const Begun& begun = at->second;
+      if (begun.home != nullptr && !begun.home->blocks().is_current(begun.carrier)) lost.insert(take(all, at));
+    }
+  }
+  for (auto& [key, begun] : lost) {
+    if (begun.is_over(key.second)) continue;
+    end_entry(*begun.arena, *begun.entry, TransferTable::handed_over(*begun.entry), key.second);
+  }
+}
+
 void end_own_transfers(Arena& arena, std::uint64_t block) noexcept {
   const Identity me = arena.current_identity();
-  arena.transfers().for_each_of(block, Transferred::kMemory, [&](std::uint64_t state, std::int64_t) {
+  arena.transfers().for_each_of(block, Transferred::kMemory, [&](std::uint64_t state, const Transfer&) {
     if (!giver_is_gone(state) && giver_of(state) == me) end_transfer(arena, block, state);
     return true;
   });

@@ -20,11 +20,19 @@ namespace shmtree::memory {
 // waiting for this handle.
 Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, Transferred what);
 // Ends a transfer of that block. Call it once the receiver has the object, or if the handle was not sent. Does nothing
-// if no transfer of the block has that number, so a handle may be loaded twice, and a forged one ends no other object's
-// transfer. 0 is never a number.
+// if no transfer of the block has that number. So a handle may be loaded twice, and a forged one ends no transfer of
+// another object. 0 is never a number.
 void end_transfer(Arena& arena, std::uint64_t block, std::uint64_t number) noexcept;
 // Ends this process's transfers of that block of memory.
 void end_own_transfers(Arena& arena, std::uint64_t block) noexcept;
+// Call it after the handle was written to a block, and before any other process knows that block, which is in `home`.
+// The transfer then ends when the block is freed. If `home` is another arena, this process ends it, in
+// end_lost_transfers(), and stays attached to `home` until then.
+void carry_transfer(Arena& arena, std::uint64_t number, Arena& home, BlockRef block) noexcept;
+// Returns true if the block may carry transfers. A process that copies the handles out of it then keeps the block.
+bool may_carry_transfers(Arena& arena, BlockRef block) noexcept;
+// Ends transfers of this process that lost messages in other arenas carried. May run a recovery there, if necessary.
+void end_lost_transfers() noexcept;
 // Releases arenas that only transfers kept, all of which have ended.
 void sweep_transfers() noexcept;
 

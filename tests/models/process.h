@@ -87,7 +87,7 @@ inline void set_up(std::uint32_t slot) {
   arena.participants_.identity_.store(identity_of(slot), std::memory_order_relaxed);
   const_cast<Mapping*&>(reinterpret_cast<Mapping* const&>(arena.participants_)) = &mapping;
   new (&arena.pool_) BlockPool(mapping, arena.blocks_, arena.held_);
-  new (&arena.reclaimer_) Reclaimer(mapping, arena.blocks_, arena.participants_, arena.pool_);
+  new (&arena.reclaimer_) Reclaimer(arena, mapping, arena.blocks_, arena.participants_, arena.pool_);
   const ArenaParts parts{mapping, arena.blocks_, arena.participants_, arena.pool_, arena.reclaimer_};
   new (&arena.reconciler_) Reconciler(arena, parts);
   new (&arena.holders_) HolderTable(parts, arena.held_, arena.reconciler_);

@@ -109,6 +109,8 @@ class Published {
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   void write(std::byte* out);
   bool is_ours() const noexcept { return loans_.are_ours(); }
+  bool gives_ends() const noexcept { return !transfers_.empty(); }
+  void carry(memory::Arena& arena, memory::BlockRef block) const noexcept { transfers_.carry(arena, block); }
   // Call it after the message was published: its loans and transfers become final.
   void settle() noexcept {
     loans_.settle();

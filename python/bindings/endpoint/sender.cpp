@@ -58,6 +58,7 @@ class Message {
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   bool is_ours() const noexcept { return loans_.are_ours(); }
   bool gives_ends() const noexcept { return !transfers_.empty(); }
+  void carry(memory::Arena& arena, memory::BlockRef block) const noexcept { transfers_.carry(arena, block); }
 
   // Call it after the message was put.
   void settle() noexcept {

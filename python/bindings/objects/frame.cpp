@@ -266,17 +266,18 @@ Frame* new_frame(std::size_t size_bytes) {
 Frame* new_frame(endpoint::RawFrame&& raw) {
   // The const_cast is safe: this process never writes to the bytes of a received frame.
   auto* const data = const_cast<std::byte*>(raw.bytes.data());
+  const std::size_t size_bytes = raw.bytes.size();
+  const format::FrameContents contents = raw.contents;
   Ref owner;
   if (raw.block.valid()) {
-    auto hold = std::make_shared<memory::Lease>(std::move(raw.block));
-    owner = Ref(new_view_owner(std::move(hold), data, raw.bytes.size(), false));
+    owner = Ref(new_view_owner(std::make_shared<endpoint::RawFrame>(std::move(raw)), data, size_bytes, false));
     if (!owner) return nullptr;
   } else {
     static_cast<void>(raw.copy.release());
   }
-  Frame* frame = make_frame(owner.release(), data, raw.bytes.size());
+  Frame* frame = make_frame(owner.release(), data, size_bytes);
   if (!frame) return nullptr;
-  frame->contents = raw.contents;
+  frame->contents = contents;
   frame->from_channel = true;
   return frame;
 }
