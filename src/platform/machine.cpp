@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstddef>
 #include <cstdlib>
 
 #include "platform/atomics.h"

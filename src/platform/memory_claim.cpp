@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <limits>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "platform/checked_fd.h"
 #include "platform/clock.h"

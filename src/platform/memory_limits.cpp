@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "platform/machine.h"
 
