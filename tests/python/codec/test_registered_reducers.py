@@ -87,7 +87,7 @@ def test_registered_reducer_is_used_at_the_top_and_inside(register, value):
         assert get() == {"a": [expected, 1]}
 
 
-def test_reducer_is_used_as_soon_as_it_is_registered_and_no_longer(register):
+def test_reducer_is_used_while_it_is_registered(register):
     put, get = ways()["queue"]
     for _ in range(2):
         put(decimal.Decimal(1))

@@ -74,7 +74,7 @@ def test_receiving_connection_is_not_writable():
 
 
 @pytest.mark.guarantee("pipe-descriptors")
-def test_duplex_connection_is_readable_only_while_a_message_waits():
+def test_connection_is_readable_only_while_a_message_waits():
     here, there = mp.Pipe()
     for _ in range(3):
         assert events(here) == select.POLLOUT
@@ -114,7 +114,7 @@ def send_when_told(conn: Any) -> None:
         conn.send(obj)
 
 
-def test_messages_of_another_process_make_a_duplex_connection_readable():
+def test_messages_of_another_process_make_a_connection_readable():
     here, there = mp.Pipe()
     pid = fork(lambda: send_when_told(there))
     for i in range(200):
@@ -127,7 +127,7 @@ def test_messages_of_another_process_make_a_duplex_connection_readable():
 
 
 @pytest.mark.guarantee("pipe-descriptors")
-def test_close_of_the_other_side_makes_a_connection_ready_for_both(ends):
+def test_close_of_the_other_side_makes_a_connection_ready(ends):
     conn, there = ends
     assert events(conn) == select.POLLOUT
     there.close()
@@ -148,7 +148,7 @@ def send_until_refused(conn: Any) -> None:
 
 
 @pytest.mark.guarantee("pipe-descriptors")
-def test_death_of_the_other_side_makes_a_connection_ready_for_both(ends):
+def test_death_of_the_other_side_makes_a_connection_ready(ends):
     conn, there = ends
     process = multiprocessing.get_context("fork").Process(target=stay, args=(there,))
     process.start()
@@ -214,7 +214,7 @@ def test_descriptor_that_the_program_closed_is_replaced():
     other.close()
 
 
-def test_standard_wait_does_not_report_a_connection_that_only_sends():
+def test_standard_wait_omits_a_connection_that_only_sends():
     _reader, writer = mp.Pipe(duplex=False)
     assert multiprocessing.connection.wait([writer], 0) == []
 
