@@ -188,7 +188,7 @@ std::uint64_t other_units_of_process(int index) noexcept {
   return sum;
 }
 
-// What limits leave beside the reserve: to all claims, and to one claim beside the others.
+// Bytes that the limits leave beside the reserve: to all claims, and to one claim beside the others.
 struct Free {
   std::uint64_t to_all = std::numeric_limits<std::uint64_t>::max(), to_one = to_all;
   MemoryLimit limit;                    // the tightest
@@ -329,10 +329,10 @@ bool has_memory_for(std::uint64_t bytes) {
 std::string memory_shortage(std::uint64_t bytes) {
   const Free free = free_beside(-1, own_limits());
   if (bytes <= free.to_one) return {};
-  return describe(free.limit) + " leaves " + std::to_string(free.left) + " bytes, too few for " +
-         std::to_string(bytes) + " bytes more" +
-         (free.claimed == 0 ? "" : ", " + std::to_string(free.claimed) + " bytes that processes are about to use,") +
-         " and a reserve for the programs themselves";
+  const std::string claimed =
+      free.claimed == 0 ? "" : ", with " + std::to_string(free.claimed) + " bytes that processes are about to use";
+  return describe(free.limit) + " leaves " + std::to_string(free.left) + " bytes" + claimed + ", too few for " +
+         std::to_string(bytes) + " bytes more and a reserve for the programs themselves";
 }
 
 }  // namespace shmtree::platform

@@ -13,7 +13,7 @@
 //   - A process locks its claim first, then adds up the claims of others, then reads the memory left. It commits only
 //     if all fit. So of two processes at least one counts the bytes of the other, as a claim or as memory in use.
 //   - A claim is lowered only after its bytes were committed, when the kernel counts them as used.
-//   - The kernel ends the locks of a killed process. No process waits for a stopped one, whose claim remains.
+//   - The kernel ends the locks of a killed process. The claim of a stopped process remains, and delays no other.
 //   - The locks belong to the process, so a forked child has none, and its claims do not depend on its parent's.
 //
 // Without the file (no folder that the user may write, no free descriptor), claims are not announced, but memory is
@@ -34,8 +34,8 @@ class MemoryClaim {
     kContended,  // it would fit without the claims of others, which may be about to end
     kTooLittle,
   };
-  // What may remain after the claim's memory was committed: small commits share credit, and make no claim until it is
-  // used up. Reading the memory left takes longer than a small commit.
+  // Credit is a claim that remains after the commit. Later small commits use it up before they make a new claim, since
+  // reading the memory left takes longer than a small commit.
   enum class Credit { kNone, kShared };
 
   // Claims `bytes` beside a reserve for the programs.
