@@ -95,7 +95,7 @@ class Remote(Connection):
         except ConnectionLost as error:
             self._workers.has_lost_one = True
             text = f"the process of environment {self._number} died: {error.args[0]}"
-            raise ConnectionLost.of(error, text) from None
+            raise ConnectionLost._of(error, text) from None
         except ChannelClosed:
             self._workers.has_lost_one = self._workers.has_lost_one or not self.closed
             raise

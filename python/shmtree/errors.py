@@ -122,7 +122,7 @@ class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
         self.pids = pids
 
     @staticmethod
-    def of(error: PeerDied, text: str | None = None) -> ConnectionLost:
+    def _of(error: PeerDied, text: str | None = None) -> ConnectionLost:
         """Returns the error of a connection for that of one of its channels, with another text if one is given."""
         args = error.args if text is None else (text,)
         if not isinstance(error, WorkerFailed):

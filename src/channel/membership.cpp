@@ -98,6 +98,7 @@ void Membership::leave_now(End end) noexcept {
 void Membership::leave_end(End end, Role role) noexcept {
   if (end == End::kReceiving) returns_.give_back_before_leaving();
   watchers_.close_fd(end);
+  if (role == Role::kMember) note_failure(end);
   depart_unless_used(end, role);
 }
 
@@ -143,7 +144,6 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
     const std::lock_guard guard(mutex_);
     if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
     if (role == Role::kMember || state(end).users.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
-    if (role == Role::kMember) note_failure(end);
     state(end).members.remove(memory::slot_of(me));
     state(end).users.remove(memory::slot_of(me));
     state(end).given.remove(memory::slot_of(me));

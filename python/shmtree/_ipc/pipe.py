@@ -99,7 +99,7 @@ class Connection:
             sender._check_receivers()
             sender.put(obj)
         except PeerDied as error:
-            raise ConnectionLost.of(error) from None
+            raise ConnectionLost._of(error) from None
 
     def recv(self) -> Any:
         """Returns the next object, and waits for it.
@@ -221,7 +221,7 @@ class Connection:
         try:
             return receiver.get(timeout=timeout)
         except PeerDied as error:
-            raise ConnectionLost.of(error) from None
+            raise ConnectionLost._of(error) from None
 
     def _next_bytes(self) -> memoryview:
         obj = self._next()

@@ -255,7 +255,7 @@ def test_connection_of_a_failed_process_raises_both_errors(start):
 
 
 def test_error_keeps_its_attributes_in_a_pickle():
-    error = ConnectionLost.of(WorkerFailed("text"))
+    error = ConnectionLost._of(WorkerFailed("text"))
     error.pids, error.exit_code = (5,), 3  # type: ignore[attr-defined]
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.pids, copy.exit_code, str(copy)) == (type(error), (5,), 3, "text")
