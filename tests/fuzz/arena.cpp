@@ -81,7 +81,7 @@ class Scene {
       channel->membership().join(End::kReceiving).value();
       array_ = arena_->hold_new(arena_->allocate(9000, BlockKind::kArray, no_wait()).value()).value();
       for (int i = 0; i < 12; ++i) expect(put(*channel, i % 3 == 2));
-      channel->take(no_wait())->nack(no_wait()).value();
+      channel->take(no_wait()).value().nack(no_wait()).value();
       channel->membership().begin_transfer(End::kSending).value();
     }
     living_ = arena_->reconciler().reserve_slot().value();

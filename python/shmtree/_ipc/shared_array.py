@@ -128,8 +128,8 @@ class SharedArray:
         The end of the ``with`` block makes the next version. Meanwhile, other writers of any process wait. A thread
         must not nest it.
 
-        If an exception leaves the block, the object is dropped, or the process dies in the block, the array is `torn`:
-        some of its elements may be old and others new. `read` and `write` then raise PeerDied until a write with
+        The array is `torn` if an exception leaves the block, the object is dropped, or the process dies in the block.
+        Some of its elements may be old then, and others new. `read` and `write` then raise PeerDied until a write with
         ``whole=True`` has ended, so that ``array += part`` never continues from such a mixture. A child that is forked
         in the block does not take over the write.
 

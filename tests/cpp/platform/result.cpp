@@ -27,10 +27,11 @@ TEST_CASE("An error of a code alone has no details") {
 }
 
 TEST_CASE("An error keeps all of its details") {
-  const Status first = Error{Code::kPeerDied, std::string(100, 'x'), 5, {7, 8}, 9, 10, 11};
+  const Status first = Error{Code::kPeerDied, std::string(100, 'x'), 5, 3, {7, 8}, 9, 10, 11};
   const auto is_whole = [](const Error& error) {
     return error.code == Code::kPeerDied && error.message == std::string(100, 'x') && error.os_errno == 5 &&
-           error.pids == std::vector<int>{7, 8} && error.ticket == 9 && error.completed == 10 && error.missed == 11;
+           error.exit_code == 3 && error.pids == std::vector<int>{7, 8} && error.ticket == 9 && error.completed == 10 &&
+           error.missed == 11;
   };
   CHECK(first.code() == Code::kPeerDied);
   CHECK(is_whole(first.error()));

@@ -16,8 +16,6 @@ import pytest
 
 import shmtree
 
-pytestmark = pytest.mark.guarantee("lost-in-transit")
-
 #: Makes an object in an arena.
 MAKERS: dict[str, Callable[[shmtree.Arena], Any]] = {
     "sender": lambda arena: arena.create_pair(2)[0],
@@ -48,6 +46,7 @@ def small() -> Any:
         yield arena
 
 
+@pytest.mark.guarantee("lost-in-transit")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_dropped_messages_keep_no_memory(small, kind) -> None:
     lossy, _rest = small.create_pair(2, on_full="drop_oldest", allow_pickle=False)
@@ -61,6 +60,7 @@ def test_dropped_messages_keep_no_memory(small, kind) -> None:
     assert lose(300) <= before + (64 << 10)
 
 
+@pytest.mark.guarantee("lost-in-transit")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_messages_in_closed_channels_keep_no_memory(small, kind) -> None:
     def lose(count: int) -> int:
@@ -75,6 +75,7 @@ def test_messages_in_closed_channels_keep_no_memory(small, kind) -> None:
     assert lose(200) <= before + (64 << 10)
 
 
+@pytest.mark.guarantee("lost-in-transit")
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("publisher", ["Latest", "Broadcast"])
 def test_overwritten_messages_keep_no_memory(small, kind, publisher) -> None:
@@ -96,6 +97,7 @@ def test_overwritten_messages_keep_no_memory(small, kind, publisher) -> None:
         reader.close()
 
 
+@pytest.mark.guarantee("lost-in-transit")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_messages_over_another_arena_keep_no_memory(small, kind) -> None:
     with shmtree.Arena(16 << 20) as other:
@@ -111,6 +113,7 @@ def test_messages_over_another_arena_keep_no_memory(small, kind) -> None:
         assert lose(300) < 10 << 20
 
 
+@pytest.mark.guarantee("lost-in-transit")
 def test_receiver_in_its_own_channel_keeps_no_memory(small) -> None:
     def lose(count: int) -> int:
         for _ in range(count):
@@ -148,6 +151,7 @@ def kill_the_receiver(sender: shmtree.Sender, receiver: shmtree.Receiver) -> Non
     sender.close()
 
 
+@pytest.mark.guarantee("lost-in-transit")
 @pytest.mark.parametrize("is_other_arena", [False, True], ids=["same-arena", "other-arena"])
 @pytest.mark.parametrize("lose", [close_all, drop, kill_the_receiver])
 def test_stream_ends_when_its_only_sender_is_lost(small, lose, is_other_arena) -> None:
@@ -165,6 +169,7 @@ def test_stream_ends_when_its_only_sender_is_lost(small, lose, is_other_arena) -
         stream.get(timeout=60)
 
 
+@pytest.mark.guarantee("lost-in-transit")
 def test_descriptor_is_readable_when_the_only_sender_is_lost(small) -> None:
     sender, _receiver = small.create_pair(1, on_full="drop_oldest")
     stream_sender, stream = small.create_pair(2)
@@ -179,6 +184,7 @@ def test_descriptor_is_readable_when_the_only_sender_is_lost(small) -> None:
         stream.get(timeout=60)
 
 
+@pytest.mark.guarantee("lost-in-transit")
 def test_end_of_a_message_that_is_taken_again_arrives(small) -> None:
     sender, receiver = small.create_pair(2)
     stream_sender, stream = small.create_pair(2)
@@ -192,6 +198,7 @@ def test_end_of_a_message_that_is_taken_again_arrives(small) -> None:
     assert stream.get(timeout=60) == "first"
 
 
+@pytest.mark.guarantee("lost-in-transit")
 def test_end_in_a_kept_frame_arrives_after_its_message(small) -> None:
     sender, receiver = small.create_pair(2)
     stream_sender, stream = small.create_pair(2)
