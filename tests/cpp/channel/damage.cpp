@@ -105,7 +105,7 @@ TEST_CASE("An invalid size or block in a slot gives an empty frame") {
   slot(*channel, 0).bytes = channel->inline_bytes() + 1;
   slot(*channel, 1).bytes = 8'193;
   slot(*channel, 2).block = 0x5555555555555555;
-  for (int i = 0; i < 3; ++i) REQUIRE(get_message(*channel, no_wait())->frame().empty());
+  for (int i = 0; i < 3; ++i) REQUIRE(get_message(*channel, no_wait()).value().frame().empty());
 }
 
 TEST_CASE("get and take report a slot with a wrong ticket as corrupt") {

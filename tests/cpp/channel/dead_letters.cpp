@@ -65,7 +65,7 @@ TEST_CASE("A delivery counts the attempts of its message") {
   }
   take_and_die(*channel);
   REQUIRE(take(*channel).value().message().attempts() == 5);
-  REQUIRE(get_message(*channel, no_wait())->attempts() == 6);
+  REQUIRE(get_message(*channel, no_wait()).value().attempts() == 6);
 }
 
 TEST_CASE("A message nacked max_attempts times is not delivered again") {

@@ -282,7 +282,7 @@ TEST_CASE("Dropping a delivery neither sleeps nor runs a recovery") {
   { Delivery dropped = std::move(second); }
   REQUIRE(channel->arena()->header().reconciles.load() == recoveries);
   owner.kill_and_wait();
-  for (int i = 0; i < 2; ++i) REQUIRE(get_message(*channel, patience())->redelivered());
+  for (int i = 0; i < 2; ++i) REQUIRE(get_message(*channel, patience()).value().redelivered());
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("Dropping a delivery wakes poll loops if recovery is pending") {
   memory::request_recovery(channel->arena()->header());
   { Delivery dropped = std::move(delivery); }
   REQUIRE(readable(fd, 60'000));
-  REQUIRE(get_message(*channel, no_wait())->redelivered());
+  REQUIRE(get_message(*channel, no_wait()).value().redelivered());
 }
 
 TEST_CASE("A stream stays open while another process may nack") {

@@ -265,7 +265,7 @@ TEST_CASE("dead_letters() without memory keeps the messages") {
       },
       [](Ready& ready) { static_cast<void>(ready.channel->dead_letters(no_wait()).ok()); },
       [](Ready& ready, bool) {
-        REQUIRE(ready.channel->dead_letters(patience())->size() == 3);
+        REQUIRE(ready.channel->dead_letters(patience()).value().size() == 3);
         check_arena(*ready.arena);
       });
 }

@@ -369,6 +369,6 @@ TEST_CASE("Space freed by a batch wakes every sender that waits") {
   std::vector<std::unique_ptr<Child>> senders;
   for (int i = 0; i < 8; ++i) senders.push_back(std::make_unique<Child>([&] { return put(*channel, 100).ok(); }));
   // The senders may be asleep or not yet. Either way all of them get through.
-  for (int i = 0; i < 2; ++i) REQUIRE(get_several(*channel, 8)->size() > 0);
+  for (int i = 0; i < 2; ++i) REQUIRE(get_several(*channel, 8).value().size() > 0);
   for (auto& sender : senders) REQUIRE(sender->succeeded());
 }

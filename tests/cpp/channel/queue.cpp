@@ -158,7 +158,7 @@ TEST_CASE("put accepts an empty frame and refuses a long inline frame") {
   auto channel = new_channel(new_arena());
   Outgoing empty;
   REQUIRE(channel->sending().put(empty, no_wait()).ok());
-  REQUIRE(get_message(*channel, no_wait())->frame().empty());
+  REQUIRE(get_message(*channel, no_wait()).value().frame().empty());
   const std::vector<std::byte> bytes(channel->inline_bytes() + 1);
   Outgoing long_one;
   long_one.inline_frame = bytes;

@@ -53,7 +53,7 @@ TEST_CASE("Each receipt from a full channel wakes a waiting sender") {
 TEST_CASE("A put wakes the next waiting sender while space is left") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   REQUIRE(fill_up(*channel) == 8);
-  REQUIRE(get_several(*channel, 3)->size() == 3);
+  REQUIRE(get_several(*channel, 3).value().size() == 3);
   Event& space = header_of(*channel).space;
   for (const bool more : {true, true, false}) {
     const std::uint32_t since = arm(space);

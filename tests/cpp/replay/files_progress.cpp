@@ -102,7 +102,7 @@ TEST_CASE("The progress of a save and load ends at the total") {
   CHECK(loading.done.size() > 2);
   CHECK(loading.total.back() >= report.bytes);
   CHECK(loading.total.back() < report.bytes + 1000);
-  CHECK(save_slowly(store, folder, nothing.hook())->written == 0);
+  CHECK(save_slowly(store, folder, nothing.hook()).value().written == 0);
   CHECK(nothing.are_right());
 }
 
