@@ -81,7 +81,7 @@ TEST_CASE("a child killed before it stores its pid is not in pids") {
   const auto told = queue.get(30s);
   REQUIRE(told.code() == Code::kPeerDied);
   CHECK(told.error().pids.empty());
-  CHECK(told.error().message.ends_with("these died: a process that was killed while it started"));
+  CHECK(told.error().message.ends_with("these died without closing: a process that was killed while it started"));
 }
 
 TEST_CASE("join returns once every put message is done") {

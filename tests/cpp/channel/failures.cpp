@@ -92,7 +92,7 @@ TEST_CASE("The text about deaths fits into its reserved space") {
   Error error{Code::kPeerDied, ""};
   memory::describe_deaths(error, words);
   CHECK(error.message.size() <= memory::kMaxDeathVerb + std::size(words) * memory::kMaxDeathText);
-  CHECK(error.pids == std::vector<int>{longest, longest, 0, longest});
+  CHECK(error.pids == std::vector<int>{longest, longest, longest});
   CHECK(error.exit_code == 255);
 }
 

@@ -12,6 +12,7 @@
 #include "discovery/name_file.h"
 #include "discovery/name_in_transit.h"
 #include "discovery/names.h"
+#include "memory/transfers.h"
 #include "platform/machine.h"
 #include "platform/private_directory.h"
 #include "support/catch2.h"
@@ -232,8 +233,10 @@ TEST_CASE("a name in transit is kept until its last transfer ends") {
   const std::string path = made->path();
   discovery::NameInTransit given(*made);
   CHECK(given.is_of(*made));
-  REQUIRE(given.add(7).ok());
-  REQUIRE(given.add(8).ok());
+  const auto in_transit = [&] { return memory::begin_transfer(arena, 0, memory::Transferred::kMemory).value(); };
+  const std::uint64_t first = in_transit(), second = in_transit();
+  REQUIRE(given.add(first).ok());
+  REQUIRE(given.add(second).ok());
   made.reset();
 
   CHECK(Name::open(name).ok());
@@ -245,11 +248,11 @@ TEST_CASE("a name in transit is kept until its last transfer ends") {
   CHECK(stranger.succeeded());
 
   auto arrived = Name::join(path, arena).value();
-  REQUIRE(arrived->note_arrival(7).ok());
+  REQUIRE(arrived->note_arrival(first).ok());
   arrived.reset();
   CHECK(given.is_needed());
   CHECK(Name::open(name).ok());
-  given.take_back(8);
+  given.take_back(second);
   CHECK_FALSE(given.is_needed());
   CHECK_FALSE(std::filesystem::exists(path));
 }
