@@ -14,8 +14,9 @@
 ///
 /// A process is a publisher from its first put() until it closes or drops its last Broadcast, or exits. When no
 /// publisher is left, subscribers receive the remaining messages and then kClosed. They get kPeerDied with the process
-/// ids instead if a publisher was killed. Both last until a process puts again. Before the first message, all processes
-/// that made or opened the Broadcast and do not wait for a message themselves count as publishers.
+/// ids instead if a publisher was killed. Both last until a process puts again. Before the first message, the process
+/// that made the Broadcast counts as a publisher, and so do all that opened it and do not wait for a message
+/// themselves.
 ///
 /// Ownership, timeouts and thread safety are those of pair.h. A Broadcast and a Subscriber are handles: copies refer to
 /// the same object, and any thread may use them.

@@ -14,9 +14,9 @@
 ///
 /// A process is a publisher from its first publish() until it closes or drops its last Latest, or exits. When no
 /// publisher is left, waiting readers get kClosed, or kPeerDied with the process ids if a publisher was killed. Both
-/// last until a process publishes again. Before the first version, all processes that made or opened the Latest and do
-/// not wait for a version themselves count as publishers. A publisher that is killed during publish() has published
-/// nothing.
+/// last until a process publishes again. Before the first version, the process that made the Latest counts as a
+/// publisher, and so do all that opened it and do not wait for a version themselves. A publisher that is killed during
+/// publish() has published nothing.
 ///
 /// Ownership, timeouts and thread safety are those of pair.h. A Latest is a handle: copies refer to the same object,
 /// and any thread may use it.

@@ -89,14 +89,14 @@ class KeepOpen {
  public:
   /// The ends.
   enum Value : std::uint8_t {
-    kNo,         ///< The stream ends without senders, and senders get an error without receivers.
+    kNo,         ///< With no sender left, the stream ends; with no receiver left, senders get an error.
     kReceivers,  ///< Receivers wait for new senders.
-    /// Senders wait for new receivers, too: put(), flush() and other calls that wait do so until their timeout.
+    /// Senders wait for new receivers, too: put(), flush() and similar calls wait for one until their timeout.
     kBoth,
   };
   /// Takes an enumerator.
   constexpr KeepOpen(Value value) noexcept : value_(value) {}
-  /// True is kReceivers.
+  /// `true` means kReceivers.
   template <std::same_as<bool> Flag>
   constexpr KeepOpen(Flag flag) noexcept : value_(flag ? kReceivers : kNo) {}
   /// Returns the enumerator.

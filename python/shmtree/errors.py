@@ -104,7 +104,8 @@ class WorkerFailed(PeerDied):
 
     Attributes:
         pids: Process ids of all peers that failed or were killed.
-        exit_code: Exit code of the first of them that has one; ``None``: no process that failed has ended for it.
+        exit_code: Exit code of the first of them that has one; ``None``: each one that failed closed its sender
+            after an exception, and may still run.
     """
 
     exit_code: int | None = None

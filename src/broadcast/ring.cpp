@@ -510,10 +510,17 @@ bool Ring::drop_dead() noexcept {
 void Ring::join() noexcept {
   const std::lock_guard guard(ends_mutex_);
   ends_.fetch_add(1, std::memory_order_relaxed);
-  note_object();
+  note_role();
 }
 
-void Ring::note_object() noexcept {
+void Ring::note_object() const noexcept {
+  if (tail() != 0) return;
+  const std::lock_guard guard(ends_mutex_);
+  note_role();
+}
+
+// Under the mutex.
+void Ring::note_role() const noexcept {
   const bool can_put = ends_.load(std::memory_order_relaxed) != 0;
   if (tail() == 0) publishing().attach(can_put ? PublisherRole::kOpened : PublisherRole::kReads);
 }
@@ -531,7 +538,7 @@ void Ring::leave_if_unused() noexcept {
   {
     const std::lock_guard guard(ends_mutex_);
     if (ends_.load(std::memory_order_relaxed) != 0 || is_in_use(this) || !publishing().leave()) return;
-    note_object();
+    note_role();
   }
   announce();
 }
@@ -561,8 +568,8 @@ bool Ring::may_have_other_publishers() const noexcept {
 Status Ring::check_publishers() const {
   if (has_flag(kWaits)) return success();
   if (tail() != 0) return publishing().check(true);
-  Status attended = publishing().check_attached();
-  return !attended && may_have_other_publishers() ? success() : attended;
+  if (publishing().check_attached() || may_have_other_publishers()) return success();
+  return publishing().check_attached();  // a process may have set its word since the first check
 }
 
 bool Ring::has_space() noexcept {

@@ -115,7 +115,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void join() noexcept;
   void part() noexcept;
   // Until something is put: records that this process has such an object, so that readers learn of its death.
-  void note_object() noexcept;
+  void note_object() const noexcept;
   using Call = platform::CallOf<Ring>;
   // Ends this process's part as a publisher, until its next put.
   void leave() noexcept;
@@ -179,6 +179,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   }
   void leave_if_unused() noexcept;
   bool may_have_other_publishers() const noexcept;
+  void note_role() const noexcept;
   void note_reader() const noexcept;
 
   RingHeader& header() const noexcept { return *reinterpret_cast<RingHeader*>(control_.data()); }
@@ -230,7 +231,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   const std::uint64_t entries_, entry_bytes_, capacity_, history_, max_bytes_;
   std::byte* const ring_;
   memory::ListEntry* const list_;
-  platform::ForkSafeMutex ends_mutex_;
+  mutable platform::ForkSafeMutex ends_mutex_;
   std::atomic<std::uint32_t> ends_{0};  // changed under ends_mutex_
   std::atomic<std::int64_t> last_poll_ns_{0};
 };
@@ -238,10 +239,10 @@ class Ring : public std::enable_shared_from_this<Ring> {
 template <class Poll>
 Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll) const {
   Status found = success();
-  const auto ready = [&] {
+  const memory::TakingCondition ready([&] {
     found = poll();
     return found.ok() || found.code() != Code::kEmpty;
-  };
+  });
   const auto before_sleep = [&](bool) -> Result<bool> {
     if (!wait.deadline.is_immediate()) note_reader();
     if (Status attended = check_publishers(); !attended) {
@@ -253,6 +254,7 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
   };
   memory::EventWait waiting(header().items, {arena_->participants(), what, memory::pack(block())}, wait);
   auto came = memory::wait_until(waiting, wait, waited_for, ready, before_sleep);
+  if (!wait.deadline.is_immediate() && !(came && found.ok())) note_object();  // it may put first again
   if (!came) return std::move(came).error();
   return found;
 }

@@ -203,7 +203,7 @@ enum class Ending : std::uint32_t {
 
 // Ends that may lack processes without an end of the stream: their peers wait for new ones, after kills and exits.
 enum class KeepOpen : std::uint32_t {
-  kNo = 0,         // Each end sees that the other one is left.
+  kNo = 0,         // Each end sees that no process has the other end any more.
   kReceivers = 1,  // Receivers wait for new senders.
   kBoth = 2,       // Senders wait for new receivers, too.
 };

@@ -27,8 +27,9 @@ struct PeerWait {
 //   - The errors of Ends::end_error() and Ends::report_dead_peers(). kClosed also if it is proved that no process will
 //     ever use that end.
 template <class Ready>
-Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& what, const Ready& ready,
+Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& what, const Ready& check,
                       const WaitContext& wait) {
+  const memory::TakingCondition ready(check);
   const End peers = what.peers;
   Deadlock deadlock(control, ends, peers, wait);
   const auto before_sleep = [&](bool first) -> Result<bool> {

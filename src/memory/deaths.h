@@ -1,9 +1,9 @@
 // Deaths and failures of processes, as their peers report them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "shmtree/base/result.h"
 
@@ -29,12 +29,12 @@ constexpr Failure failure_of(DeathWord word) noexcept {
   return word < 0 ? Failure::kNone : static_cast<Failure>(static_cast<std::uint32_t>(word) >> kPidBits);
 }
 
-// Records that this process is about to exit with that code, or (kNone) that it does not fail. From then on, it leaves
-// every object as failed. A forked child inherits this.
+// Records that this process is about to exit with that code, so that it leaves every object as failed from then on.
+// kNone undoes this. A forked child inherits the record.
 void note_exit(Failure failure) noexcept;
 Failure exit_failure() noexcept;
 
-// Characters that describe() adds for each word, and once, at most.
+// Characters that describe_deaths() adds for each word, and once, at most.
 constexpr std::size_t kMaxDeathText = 48, kMaxDeathVerb = 24;
 // Completes an error of kPeerDied about these processes: its text, `pids` and `exit_code`. Allocates nothing if `error`
 // has room for the pids and for the text.

@@ -46,6 +46,19 @@ class EventWait {
   std::uint32_t armed_ = 0;
 };
 
+// A condition that takes what it finds. Once it has returned true, it does not call the function again, so
+// before_sleep() may check it too: wait_until() checks it once more after that.
+template <class Take>
+class TakingCondition {
+ public:
+  explicit TakingCondition(Take take) noexcept : take_(std::move(take)) {}
+  bool operator()() const { return taken_ = taken_ || take_(); }
+
+ private:
+  const Take take_;
+  mutable bool taken_ = false;
+};
+
 // Blocks until ready() returns true. This is the only loop of calls that sleep at an event: check, arm, check again,
 // look for changes that wake no thread, sleep. `waiting` is an EventWait, or has its arm() and sleep().
 //
@@ -54,7 +67,7 @@ class EventWait {
 //                  runs before each sleep, while the event is armed; `first` is true before the first one. It looks for
 //                  changes that wake no thread, such as deaths. If it returns true, it changed something, so ready() is
 //                  checked again before the call sleeps. An error ends the wait; to report it only if ready() is still
-//                  false, before_sleep() checks that itself.
+//                  false, before_sleep() checks that itself (a TakingCondition if ready() changes anything).
 //
 // Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
 // wait. A call that may not wait arms nothing.

@@ -90,8 +90,8 @@ class HolderTable {
   enum class Tried { kDone, kChanged, kNoMemory };
   Tried begin_while(BlockRef ref, Identity me, const std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept;
   // begin_new() pins and publishes a written block that no other process knows. begin_existing() pins a block that must
-  // still be in use, and of that kind. Code::kNotFound or Code::kIncompatible if it is not. The kind is
-  // checked before the pin, because the end of a pin frees a block that only a channel keeps.
+  // still be in use, and of that kind. Code::kNotFound or Code::kIncompatible if it is not. The kind is checked before
+  // the pin, because the end of a pin frees a block that only a channel keeps.
   Status begin_new(OwnedBlock& block);
   Status begin_existing(BlockRef ref, BlockKind kind, const platform::WaitContext& wait);
   // Pins a block of this process for a participant that does not run yet.

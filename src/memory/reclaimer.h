@@ -68,8 +68,8 @@ class Reclaimer {
   // Drops the reference of a list or a transfer, and frees the block if nothing keeps it. Under the arena lock.
   void drop_reference(BlockRef ref) noexcept;
   void run_deferred_frees() noexcept;
-  // Wakes the waiters of a channel, if the transfer that ended because its message is lost was of one of its ends.
-  // Under the arena lock.
+  // Call it when a transfer has ended because its message is lost. If the object was an end, wakes the waiters of its
+  // channel. Under the arena lock.
   void announce_lost(std::uint64_t state, std::uint64_t block) noexcept;
 
   // Punches pages of free blocks out of the file until `want` bytes are released, from at most kMaxVictims blocks.
@@ -90,8 +90,8 @@ class Reclaimer {
   bool try_lock_as(Identity me) noexcept;
   void free_or_defer(BlockRef ref, Identity me) noexcept;
   bool defer_free(BlockRef ref, Identity me) noexcept;
-  // A chain, through `next_free`, of blocks without references. `count` bounds the walk, so other
-  // processes cannot make it endless by damaging the chain.
+  // A chain, through `next_free`, of blocks without references. `count` bounds the walk, so other processes cannot make
+  // it endless by damaging the chain.
   struct Orphans {
     std::uint64_t first = 0;  // packed
     std::uint64_t count = 0;

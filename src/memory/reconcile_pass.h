@@ -8,9 +8,8 @@
 //   - A block is freed only if it was in use and unchanged since the snapshot, and no channel marked it. It cannot have
 //     entered a window since: a block enters one only once, while its word says kWriting, and a dead writer's block is
 //     freed only if the writer was dead before the snapshot.
-//   - A channel that no living process holds is kept by a transfer of one of its ends, unless only a message that is
-//   not
-//     kept itself carries that transfer. So channels that are in transit within each other's messages are freed.
+//   - A transfer of one of its ends keeps a channel that no living process holds, unless a message carries the transfer
+//     and is not kept itself. So channels that are in transit only within each other's messages are freed.
 //   - What the pass cannot check, for lack of a lock, memory or address space, does not count as absent: it then frees
 //     nothing.
 //   - It changes primary state only by single stores that are correct on their own, so it may be killed anywhere.

@@ -330,7 +330,7 @@ std::string memory_shortage(std::uint64_t bytes) {
   const Free free = free_beside(-1, own_limits());
   if (bytes <= free.to_one) return {};
   const std::string claimed =
-      free.claimed == 0 ? "" : ", with " + std::to_string(free.claimed) + " bytes that processes are about to use";
+      free.claimed == 0 ? "" : ", less the " + std::to_string(free.claimed) + " bytes that processes are about to use";
   return describe(free.limit) + " leaves " + std::to_string(free.left) + " bytes" + claimed + ", too few for " +
          std::to_string(bytes) + " bytes more and a reserve for the programs themselves";
 }

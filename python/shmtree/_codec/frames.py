@@ -26,7 +26,7 @@ def dump(obj: object, path: whole_files.AnyPath, allow_pickle: bool = True) -> N
 
     The file appears complete or not at all, and keeps the mode of a file that it replaces. Processes that have the old
     file mapped keep it. If `path` is a link, it stays one. If it is a mount point, or its folder takes no new file, the
-    complete bytes are copied into the old file, and the old one is lost.
+    complete bytes are copied into the old file.
 
     Args:
         obj: Any object that `pack` takes.

@@ -32,8 +32,8 @@ class NewFile:
     """A file that replaces `path` at `publish`, through symbolic links, and keeps its mode, and its owner if possible.
 
     Processes that have the old file open or mapped keep it. If the old file is a mount point, or its folder takes no
-    new files, `publish` copies the bytes into the old file. Then a reader may see a part of them, and so may the next
-    one if the writer is killed meanwhile. `path` may name an open file, such as ``/dev/stdout``: it is copied into too.
+    new files, `publish` copies the bytes into the old file. Meanwhile, a reader may see a part of them, and a kill
+    of the writer leaves that part. `path` may name an open file, such as ``/dev/stdout``: it is copied into too.
 
     Args:
         path: File to write.
@@ -114,7 +114,7 @@ class NewFile:
         self.close()
 
     def _temporary_names(self) -> Iterator[str]:
-        # Few, so that a write need not list the folder. Files that have the same names only share them.
+        # Numbered, so that a write need not list the folder. Targets with the same checksum share these names.
         for number in itertools.count():
             yield f".shmtree-{zlib.crc32(os.fsencode(self._name)):08x}-{number}"
 
@@ -129,7 +129,8 @@ class NewFile:
                 continue
             with contextlib.suppress(OSError):  # its writer has locked it
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(name, dir_fd=self._folder)
+                if os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=self._folder, follow_symlinks=False)):
+                    os.unlink(name, dir_fd=self._folder)
             os.close(fd)
 
     def _create(self, rights: int) -> None:

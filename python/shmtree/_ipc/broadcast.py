@@ -45,8 +45,9 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
 
     A process is a publisher from its first `put` until it closes or drops its last object of the Broadcast, or exits.
     If no publisher is left, subscribers receive the remaining messages and then ChannelClosed (iteration stops), or
-    PeerDied if one was killed or failed. They continue when another process puts. Before the first message, each
-    process that made, opened or inherited the Broadcast counts as a publisher, unless it waits for a message itself.
+    PeerDied if one was killed or failed. They continue when another process puts. Before the first message, the process
+    that made the Broadcast counts as a publisher, and so does each that opened or inherited it, unless it waits for a
+    message itself.
 
     Args:
         capacity: Number of messages by which the slowest blocking subscriber may lag. A subscriber that does not block
@@ -89,10 +90,8 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         if whole("capacity", capacity) < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
         natural("history", history)
-        waits = (
-            one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait"
-            or checked_keep_open(keep_open) is not False
-        )
+        keeps = checked_keep_open(keep_open) is not False
+        waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait" or keeps
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         terms = (capacity, history, limit("max_bytes", max_bytes), allow, waits)
         self._create(name, arena, exist_ok, allow, *terms)

@@ -95,7 +95,7 @@ class _Line:
                 future.set_exception(why())
 
     def note_sent(self, future: _Reply, ticket: int, deaths: int) -> None:
-        """Notes the ticket of a request. `deaths`: their number before the put; that server may have died since."""
+        """Notes the ticket of a request. `deaths`: `self.deaths` before the put, to detect a server's death since."""
         future.ticket = ticket
         if self.deaths != deaths:
             self.fail_begun(None)

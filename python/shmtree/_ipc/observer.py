@@ -82,11 +82,11 @@ def seen(snapshot: dict[str, Any]) -> dict[str, Any]:
 def bottlenecks(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the limiting stage of each program, the one that others wait for most first.
 
-    Channels connect processes to a program. A channel counts if it has passed a message since the last snapshot, or has
-    messages while a process waits for space in it. So idle services and readers do not count.
+    Processes that channels connect form a program. A channel counts if it has passed a message since the last snapshot,
+    or has messages while a process waits for space in it. So idle services and readers do not count.
 
-    An end that no process has comes first. Otherwise it is the end with the largest difference between the time that
-    others wait for it and the time that its own processes wait.
+    The limiting stage is an end that others wait for and that no process has. If there is none, it is the end with the
+    largest difference between the time that others wait for it and the time that its own processes wait.
 
     Returns:
         A list of dicts with the keys `arena` (uuid), `channel` (its number in the arena), `end` ("sender" or

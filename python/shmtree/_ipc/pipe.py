@@ -77,6 +77,9 @@ class Connection:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        """Closes the connection. Reports an exception to the other side as `Sender.__exit__` does."""
+        if self._sender is not None and not isinstance(exception[1], (EOFError, BrokenPipeError)):
+            self._sender.__exit__(*exception)
         self.close()
 
     def __repr__(self) -> str:
@@ -181,9 +184,10 @@ class Connection:
     def fileno(self) -> int:
         """Returns a descriptor for `wait` and poll loops, ready when that of a standard connection is.
 
-        It is readable while there is a message or the end of the stream, and of a connection that only sends, once the
-        other side is gone. For a connection that sends, it is always ready for writing, because `send` waits only for
-        memory. The descriptor belongs to the connection; do not read or write it.
+        It is readable while a message waits, and after the end of the stream. The descriptor of a connection that only
+        sends is readable once the other side is gone. If the connection sends, its descriptor is always ready for
+        writing, because `send` waits only for memory. The descriptor belongs to the connection; do not read or write
+        it.
 
         Raises:
             shmtree.Error: This process already watches 4,096 ends of channels of the arena.

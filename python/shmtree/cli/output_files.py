@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -14,8 +15,13 @@ from .._codec import whole_files
 @contextlib.contextmanager
 def replacing(path: str, mode: str) -> Iterator[Any]:
     """Opens a private file that replaces `path` at the end, as `whole_files.replacing` does, or a pipe or device."""
-    with open(path, mode) if _is_stream(path) else whole_files.replacing(path, mode, private=True) as out:
-        yield out
+    try:
+        with open(path, mode) if _is_stream(path) else whole_files.replacing(path, mode, private=True) as out:
+            yield out
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise OSError(error.errno, error.strerror, path) from None  # a write does not name its file
 
 
 def _is_stream(path: str) -> bool:

@@ -218,7 +218,7 @@ def _add_export(verbs: Any) -> None:
         "--arrays",
         choices=tuple(_export.ARRAYS),
         default="list",
-        help="arrays in JSON: nested lists, base64 with dtype and shape, or only these two (default: %(default)s)",
+        help="arrays in JSON: nested lists; base64, dtype and shape; or only dtype and shape (default: %(default)s)",
     )
     verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which can run any code")
     add_json(verb, "with --out: print the result as a line of JSON")

@@ -143,7 +143,7 @@ def limiting_lines(snapshot: dict[str, Any]) -> list[str]:
     """Returns a sentence for the limiting stage of each program."""
     arenas = {arena["uuid"]: arena for arena in snapshot["arenas"]}
     found = [_limit_words(arenas[each["arena"]], each["channel"]) for each in snapshot["bottlenecks"]]
-    return [f"Bottleneck: {words}." for words in found] or ["No channel that is in use waits for one of its ends."]
+    return [f"Bottleneck: {words}." for words in found] or ["No bottleneck found among the channels in use."]
 
 
 def _limit_words(arena: dict[str, Any], number: int) -> str:

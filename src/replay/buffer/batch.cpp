@@ -35,10 +35,10 @@ Status when_there(const Tables& tables, const WaitContext& wait, Act act) {
   Status sampled = act();
   if (!is_empty(sampled)) return sampled;
   const auto& store = *tables.store();
-  const auto ready = [&] {
+  const memory::TakingCondition ready([&] {
     sampled = act();
     return !is_empty(sampled);
-  };
+  });
   const auto check_members = [&](bool) -> Result<bool> {
     Status alive = tables.writers() == nullptr ? success() : tables.writers()->check();
     if (alive) return false;

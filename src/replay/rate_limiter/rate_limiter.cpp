@@ -146,11 +146,11 @@ void RateLimiter::give_back_of_dead() noexcept {
 template <class Take>
 Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
   Result<std::uint64_t> taken = std::uint64_t{0};
-  const auto ready = [&] {
+  const memory::TakingCondition ready([&] {
     auto slot = own_slot();
     taken = slot ? Result<std::uint64_t>(take(*slot)) : std::move(slot).error();
     return !taken || *taken != 0;
-  };
+  });
   const auto check_members = [&](bool) -> Result<bool> {
     give_back_of_dead();
     Status alive = by.others == nullptr ? success() : by.others->check();

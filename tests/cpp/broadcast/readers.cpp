@@ -186,6 +186,18 @@ TEST_CASE("max_bytes counts the arrays that a message refers to") {
   CHECK(ring->check() == "");
 }
 
+// guarantee: close-during-put
+TEST_CASE("A message found after the last publisher left is returned") {
+  const auto ring = new_ring();
+  put(*ring, 1).value();
+  ring->leave();
+  REQUIRE(ring->check_publishers().code() == Code::kClosed);
+  int polls = 0;  // two before the call sleeps, one after it has found that no publisher is left
+  const auto poll = [&] { return ++polls == 3 ? success() : Status(Code::kEmpty); };
+  CHECK(ring->wait_for_item(memory::WaitFor::kMessage, "a message", patience(), poll).ok());
+  CHECK(polls == 3);
+}
+
 // guarantee: broadcast-kills
 TEST_CASE("A closed or killed blocking subscriber blocks no put") {
   const auto ring = new_ring({.capacity = 2, .history = 1});

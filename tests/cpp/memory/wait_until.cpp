@@ -88,6 +88,16 @@ TEST_CASE("A change by attend() makes the call check before it sleeps") {
   CHECK(waits.blocks == 0);
 }
 
+TEST_CASE("A condition that took something is not asked again") {
+  Waiter waiter;
+  int asked = 0;
+  const memory::TakingCondition takes([&] { return ++asked == 3; });  // in before_sleep()
+  const auto before_sleep = [&](bool) -> Result<bool> { return takes() ? Result<bool>(true) : Error{Code::kPeerDied}; };
+  CHECK(waiter.wait(patience(), takes, before_sleep).value());
+  CHECK(waiter.steps == "rRaR");
+  CHECK(asked == 3);
+}
+
 TEST_CASE("An error of attend() ends the wait") {
   Waiter waiter;
   const auto before_sleep = [](bool) -> Result<bool> { return Error{Code::kPeerDied, "gone"}; };

@@ -303,8 +303,8 @@ def test_hostile_message_is_corrupt(frame: bytes) -> None:
 
 
 def test_sound_handwritten_message_arrives() -> None:
-    got = shmtree.unpack(hostile(2, (3, 1, (64,)), (3, 9, (16,)), offset=8))
-    assert [segment.size for segment in got.segments] == [64, 16]
+    got = shmtree.unpack(hostile(2, (3, 1, (16,)), (3, 9, (32,)), offset=16))
+    assert [segment.size for segment in got.segments] == [16, 32]
 
 
 @pytest.mark.skipif(not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built")

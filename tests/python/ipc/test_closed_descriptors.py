@@ -93,7 +93,8 @@ def test_poll_descriptors_work_with_select() -> None:
     held = [os.dup(0) for _ in range(1000)]
     try:
         sender, receiver = shmtree.create_pair()
-        subscriber = shmtree.Broadcast(4).subscribe()
+        broadcast = shmtree.Broadcast(4)
+        subscriber = broadcast.subscribe()
         queue = shmtree.Queue()
     finally:
         for number in held[600:]:

@@ -254,6 +254,17 @@ def test_connection_of_a_failed_process_raises_both_errors(start):
     assert (failed.value.pids, failed.value.exit_code) == ((process.pid,), 3)
 
 
+def test_with_block_of_a_connection_reports_a_failure(start):
+    ours, theirs = shared_mp.Pipe()
+    process = start(failing.send_and_raise_in_block, theirs)
+    theirs.close()
+    assert ours.recv() == process.pid
+    with pytest.raises(WorkerFailed) as failed:
+        ours.recv()
+    assert isinstance(failed.value, ConnectionLost)
+    assert failed.value.pids == (process.pid,)
+
+
 def test_error_keeps_its_attributes_in_a_pickle():
     error = ConnectionLost._of(WorkerFailed("text"))
     error.pids, error.exit_code = (5,), 3  # type: ignore[attr-defined]

@@ -228,7 +228,7 @@ if __name__ == "__main__":
     assert from_worker.get(timeout=60) == "at work" and queue.get(timeout=60) == "at work"
     try:
         from_worker.get(timeout=60)
-    except shmtree.ChannelClosed as error:
+    except (shmtree.ChannelClosed, shmtree.WorkerFailed) as error:
         print(type(error).__name__)
     del held, arguments, process
     print(arena.holders(), arena.stats()["participants"])
@@ -236,15 +236,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-@pytest.mark.parametrize(("how", "code"), [("exit", 5), ("return", 0)])
-def test_exiting_worker_releases_memory_and_is_no_death(method, how, code, tmp_path):
-    assert run_worker(tmp_path, method, how, code) == ("ChannelClosed\n[] 1\n", "")
+@pytest.mark.parametrize(("how", "code", "end"), [("exit", 5, "WorkerFailed"), ("return", 0, "ChannelClosed")])
+def test_exiting_worker_releases_its_memory(method, how, code, end, tmp_path):
+    assert run_worker(tmp_path, method, how, code) == (f"{end}\n[] 1\n", "")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_failing_worker_prints_only_its_own_error(method, tmp_path):
     out, errors = run_worker(tmp_path, method, "raise", 1)
-    assert out == "ChannelClosed\n[] 1\n"
+    assert out == "WorkerFailed\n[] 1\n"
     assert errors.count("Traceback") == 1 and errors.endswith("ValueError: as it should\n")
 
 

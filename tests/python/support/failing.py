@@ -68,3 +68,9 @@ def put_and_end_when_told(sender: shmtree.Sender, told: Any) -> None:
     """Puts the process id, and exits with the exit code that it receives."""
     sender.put(os.getpid(), timeout=60)
     sys.exit(told.recv())
+
+
+def send_and_raise_in_block(connection: Any) -> None:
+    with connection:
+        connection.send(os.getpid())
+        raise ValueError("as it should")
