@@ -206,7 +206,9 @@ class Service(Target):
 
     def __init__(self) -> None:
         self._service: Any = shmtree.Service(capacity=4, arena=shmtree.Arena(max_bytes=8 * MIB), allow_pickle=False)
-        self._damaged = Damaged(self._service.sender)
+        sender = self._service.sender
+        sender._send_requests()
+        self._damaged = Damaged(sender)
         self._sender, self._replies = shmtree.create_pair(
             16, arena=shmtree.Arena(max_bytes=8 * MIB), allow_pickle=False
         )

@@ -206,7 +206,8 @@ def _add_export(verbs: Any) -> None:
         "convert a recording to JSON lines or Parquet",
         """
         shmtree export run.mcap --format jsonl | head
-        shmtree export run.mcap --format jsonl --arrays base64 --channel actions --out run.jsonl
+        shmtree export run.mcap --format jsonl --channel actions --out run.jsonl
+        shmtree export run.mcap --format jsonl --arrays base64 --out run.jsonl
         shmtree export run.mcap --format parquet --out run.parquet
         """,
     )
