@@ -24,6 +24,7 @@ import sys
 import time
 from typing import Any
 
+import chaos_processes
 import numpy as np
 
 import shmtree
@@ -158,7 +159,7 @@ class Chaos:
 def run(seconds: float, seed: int) -> list[str]:
     arena = shmtree.Arena(128 << 20)
     CONTEXT.RawValue("b")  # opens a file that multiprocessing keeps open
-    began_with, descriptors = arena.stats(), len(os.listdir("/proc/self/fd"))
+    began_with, descriptors = arena.stats(), chaos_processes.descriptors()
     wrong = Chaos(arena, seed).run(seconds)
     gc.collect()
     latest = time.monotonic() + 60
@@ -169,8 +170,8 @@ def run(seconds: float, seed: int) -> list[str]:
     for key in ("used_bytes", "participants"):
         if after[key] != began_with[key]:
             wrong.append(f"{key}: {after[key]}, and {began_with[key]} at the beginning")
-    if len(os.listdir("/proc/self/fd")) > descriptors:
-        wrong.append(f"{len(os.listdir('/proc/self/fd'))} descriptors are open, and {descriptors} at the beginning")
+    if chaos_processes.descriptors() > descriptors:
+        wrong.append(f"{chaos_processes.descriptors()} descriptors are open, and {descriptors} at the beginning")
     assert arena._core is not None
     return wrong + [text for text in (arena._core.check(),) if text]
 

@@ -283,14 +283,19 @@ def test_coroutines_of_subscribers_wake_for_each_message(no_looks, start):
     asyncio.run(main())
 
 
+def with_subscriber():
+    broadcast = shmtree.Broadcast(4)
+    return broadcast, broadcast.subscribe()
+
+
 def put_all(broadcast, count):
     for number in range(count):
         broadcast.put(number, timeout=250)
 
 
-@pytest.mark.parametrize("make", [lambda: (shmtree.Latest(),) * 2, lambda: (None, shmtree.Broadcast(4).subscribe())])
+@pytest.mark.parametrize("make", [lambda: (shmtree.Latest(),) * 2, with_subscriber], ids=["Latest", "Subscriber"])
 def test_close_ends_a_coroutines_wait_for_a_version_or_message(make, no_looks):
-    _, end = make()
+    _publisher, end = make()
 
     async def main():
         getting = [asyncio.ensure_future(end.get_async()) for _ in range(3)]
