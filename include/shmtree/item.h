@@ -466,6 +466,7 @@ Result<T> Item::convert() const {
   }
 }
 
+/// The elements of a C-contiguous array.
 template <ArrayElement T>
 std::span<T> Item::span() const& {
   const ArrayView array = typed_view(dtype_of<T>(), alignof(T), !std::is_const_v<T>).value();

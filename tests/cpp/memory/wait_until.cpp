@@ -93,7 +93,10 @@ TEST_CASE("A condition that took something is not asked again") {
   int asked = 0;
   const memory::TakingCondition takes([&] { return ++asked == 3; });  // in before_sleep()
   const auto before_sleep = [&](bool) -> Result<bool> { return takes() ? Result<bool>(true) : Error{Code::kPeerDied}; };
-  CHECK(waiter.wait(patience(), takes, before_sleep).value());
+  CHECK(waiter
+            .wait(
+                patience(), [&] { return takes(); }, before_sleep)
+            .value());
   CHECK(waiter.steps == "rRaR");
   CHECK(asked == 3);
 }
