@@ -100,7 +100,7 @@ std::uint64_t range_of(const MemoryLimit& limit) noexcept {
 struct Claim {
   std::atomic<std::uint64_t> units{0};
   std::uint64_t slot = 0;
-  std::uint64_t ranges[kMaxGroups];  // of the limits
+  std::uint64_t ranges[kMaxGroups] = {};  // of the limits
   std::size_t range_count = 0;
 };
 
