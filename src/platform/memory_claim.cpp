@@ -25,7 +25,9 @@
 namespace shmtree::platform {
 namespace {
 
-constexpr std::uint64_t kLeftToPrograms = 4u << 20;  // programs need some memory to handle the error
+// Programs need some memory to handle the error: an eighth of the limit, within these bounds. A child that is forked
+// into a full group takes about 1 MiB of its own.
+constexpr std::uint64_t kMinReserve = 4u << 20, kMaxReserve = 16u << 20;
 constexpr std::uint64_t kMaxCredit = 1u << 20;
 constexpr std::uint64_t kSharers = 256;  // a process that then stays idle keeps this part of the memory as credit
 constexpr std::uint32_t kCreditLifeMs = 100;
@@ -207,7 +209,8 @@ Free free_beside(int index, std::vector<MemoryLimit> limits) {
     const std::uint64_t claimed = (own + others) * kUnitBytes;
     const std::uint64_t left = bytes_left(limit);
     // The page tables of eight processes that map all memory of the group take a 64th of it.
-    const std::uint64_t reserve = std::max({left / 20, kLeftToPrograms, limit.bytes / 64});
+    const std::uint64_t reserve =
+        std::max({left / 20, std::clamp(limit.bytes / 8, kMinReserve, kMaxReserve), limit.bytes / 64});
     const std::uint64_t to_all = left - std::min(left, reserve), to_one = to_all - std::min(to_all, claimed);
     least.to_all = std::min(least.to_all, to_all);
     if (to_one < least.to_one) {
