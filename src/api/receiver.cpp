@@ -19,7 +19,7 @@ Item kept_with(const Item& item, memory::Lease block) {
     std::shared_ptr<const value::Tree> tree;
     memory::Lease block;
   };
-  auto kept = std::make_shared<Kept>(value::Tree::of(item), std::move(block));
+  auto kept = std::make_shared<Kept>(Kept{value::Tree::of(item), std::move(block)});
   const value::Tree* const tree = kept->tree.get();
   return value::Tree::root({std::move(kept), tree});
 }
