@@ -140,9 +140,6 @@ Status ReconcilePass::walk_channel(BlockRef channel) {
 // Until it frees blocks, it only derives state from primary state. So after a kill anywhere the next pass derives the
 // same.
 bool ReconcilePass::rebuild() noexcept {
-  for (const BlockRef& channel : abandoned_channels_) {
-    if (is_kept(channel)) return false;  // it was opened meanwhile
-  }
   if (!map_tables()) {  // there may be more tables than at the snapshot
     unmapped_ = true;
     return false;
@@ -155,6 +152,10 @@ bool ReconcilePass::rebuild() noexcept {
   });
   count_refs();
   if (unmapped_) return false;
+  for (const BlockRef& channel : abandoned_channels_) {
+    // It was opened meanwhile, or is_lost() read a count of 0 that a killed pass had not rebuilt.
+    if (is_kept(channel)) return false;
+  }
   parts_.pool.rebuild();
   std::atomic<std::uint32_t>& abandoned = parts_.mapping.header().abandoned_channels;
   store_release(abandoned, 0u);

@@ -239,6 +239,34 @@ TEST_CASE("A recovery ends the transfers of a message that was freed") {
   REQUIRE(is_over(*stream));
 }
 
+// A recovery may be killed after it has reset the reference counts, and before it has counted again.
+TEST_CASE("A channel in a referenced message survives a killed recovery") {
+  auto arena = new_arena();
+  auto home = new_channel(arena), stream = new_channel(arena);
+  put(*stream, 7).value();
+  put_end(*home, *stream, End::kReceiving);
+  BlockRef carrier;
+  {
+    Incoming message;
+    home->receiving().get(message, patience()).value();
+    carrier = message.block();
+    Outgoing referring;
+    referring.block = new_block(*arena, 8192);
+    referring.bytes = 64;
+    fill(referring.block.data(), 0, 8);
+    arena->holders().refer(referring.block, std::span(&carrier, 1), patience()).value();
+    home->sending().put(referring, patience()).value();
+  }
+  const BlockRef block = stream->block();
+  close(stream);
+  arena->blocks().entry(carrier.id)->refcount.store(0);
+  recover(*arena);
+  stream = Channel::open(arena, block, patience()).value();
+  REQUIRE(stream->size() == 1);
+  REQUIRE(arena->blocks().entry(carrier.id)->refcount.load() == 1);
+  REQUIRE(channel::check(*arena) == "");
+}
+
 TEST_CASE("Damaged carriers of transfers cause no hang or crash") {
   auto arena = new_arena();
   auto home = new_channel(arena), stream = waiting_channel(arena);
