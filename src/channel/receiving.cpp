@@ -65,6 +65,7 @@ template <class Ready>
 Status Receiving::wait_for_messages(const Ready& is_ready, const WaitContext& wait) const {
   const Control& control = parts_.control;
   const auto reason = control.sleep_at(End::kReceiving, memory::WaitFor::kMessage);
+  parts_.watchers.check_exits(End::kReceiving);
   return wait_for_peers(control, parts_.ends, {control.shared.items, reason, End::kSending, "a message"}, is_ready,
                         wait);
 }

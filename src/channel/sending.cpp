@@ -205,6 +205,7 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     made = drop_for_space();
     return !made || *made || has_space_now();
   };
+  parts_.watchers.check_exits(End::kSending);
   Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
   const auto before_sleep = [&](bool first) -> Result<bool> {
     if (waiting.lacked() != space && !wait.deadline.passed()) {

@@ -120,27 +120,39 @@ Result<int> Watchers::wake_fd(End end, bool* opened) {
   return fd;
 }
 
-Result<int> Watchers::poll_fd(End end) {
-  return poll_fd_for(end, Ways::kRead);
-}
-
 Result<int> Watchers::writable_fd(End end) {
-  return poll_fd_for(end, Ways::kReadAndWrite);
+  auto fd = poll_fd(end);
+  if (!fd) return fd;
+  const std::lock_guard guard(mutex_);
+  platform::ProcessWatch& watch = descriptors_[end].watch;
+  auto both = watch.valid() && watch.fd() == *fd ? watch.writable_fd() : fd;
+  return both ? both : fd;
 }
 
-Result<int> Watchers::poll_fd_for(End end, Ways ways) {
+void Watchers::check_exits(End end) noexcept {
+  Descriptor& mine = descriptors_[end];
+  if (!mine.active.load(std::memory_order_acquire)) return;
+  {
+    const std::lock_guard guard(mutex_);
+    if (mine.owner.load(std::memory_order_acquire) != control_.arena.current_identity()) return;
+    if (!mine.watch.valid() || !mine.watch.is_readable()) return;
+  }
+  memory::poll_for_deaths(control_.arena, 0);
+}
+
+Result<int> Watchers::poll_fd(End end) {
   // A process that has exited already makes no descriptor readable. Detect it before the descriptor is refreshed, since
   // a detected death sends bytes.
   memory::poll_for_deaths(control_.arena, wait_policy::kShortPollIntervalNs);
   bool opened = false;
   auto fd = wake_fd(end, &opened);
   if (!fd || (control_.is_queue() && ends_.has_member(other(end), control_.arena.current_identity()))) return fd;
-  auto watch = watch_fd(end, ways);
+  auto watch = watch_fd(end);
   if (!watch && opened) close_wake_fd(end);
   return watch;
 }
 
-Result<int> Watchers::watch_fd(End end, Ways ways) {
+Result<int> Watchers::watch_fd(End end) {
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
   if (mine.watch.valid() && !mine.watch.is_ours()) mine.watch = {};
@@ -152,10 +164,7 @@ Result<int> Watchers::watch_fd(End end, Ways ways) {
   }
   if (mine.misses_peers) mine.peers.clear();
   Status watched = watch_peers(end);
-  if (watched) {
-    auto both = ways == Ways::kReadAndWrite ? mine.watch.writable_fd() : Result<int>(mine.watch.fd());
-    return both ? *both : mine.watch.fd();
-  }
+  if (watched) return mine.watch.fd();
   mine.watch = {};
   return std::move(watched).error();
 }

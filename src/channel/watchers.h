@@ -105,6 +105,9 @@ class Watchers {
   // sending end is readable only once the other side is gone. If the system has no such descriptor (EventRelay),
   // returns poll_fd(), which is never writable.
   Result<int> writable_fd(End end);
+  // Checks for deaths if a descriptor of poll_fd() says that a process at the other end has exited. An edge-triggered
+  // poll reports that once, even shortly after the last check. Call it before a call that finds nothing waits or fails.
+  void check_exits(End end) noexcept;
   // Requests one wake text at `hub`, sent when a call at the end would not block or must report the end of the stream.
   // Returns true if that is the case already.
   Result<bool> await(End end, const WakeHub& hub);
@@ -152,9 +155,7 @@ class Watchers {
   void refresh_active_fd(End end) noexcept;
   void announce_rest() noexcept;
   void announce_end() noexcept;
-  enum class Ways { kRead, kReadAndWrite };
-  Result<int> watch_fd(End end, Ways ways);
-  Result<int> poll_fd_for(End end, Ways ways);
+  Result<int> watch_fd(End end);
   Status watch_peers(End end);
   void watch_peers_quietly(End end) noexcept;
   Status begin_watching(End end);

@@ -1,6 +1,7 @@
 #include "platform/process_watch.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -89,6 +90,11 @@ bool ProcessWatch::is_relay_ours() const noexcept {
 
 bool ProcessWatch::is_ours() const noexcept {
   return epoll_.is_ours() && pipe_->is_ours() && is_in_set(pipe_->number()) && is_relay_ours();
+}
+
+bool ProcessWatch::is_readable() const noexcept {
+  pollfd watched{.fd = fd(), .events = POLLIN, .revents = 0};
+  return poll(&watched, 1, 0) > 0;
 }
 
 Result<int> ProcessWatch::writable_fd() {

@@ -29,6 +29,7 @@ class ProcessWatch {
   // False once the program has closed this descriptor or the descriptor of the pipe.
   bool is_ours() const noexcept;
   int fd() const noexcept { return epoll_.number(); }
+  bool is_readable() const noexcept;
   // Returns a descriptor that becomes readable with fd(), and that is always writable. Opens it if there is none; kOs
   // as of EventRelay.
   Result<int> writable_fd();

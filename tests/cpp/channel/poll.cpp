@@ -23,6 +23,17 @@ TEST_CASE("A poll loop is woken by the death of the last sender") {
 }
 
 // guarantee: fileno-at-last-death
+TEST_CASE("get reports a death that the descriptor shows at once") {
+  auto channel = receiving_channel();
+  Peer sender(*channel);
+  const int fd = channel->watchers().poll_fd(End::kReceiving).value();
+  sender.child.kill_and_wait();
+  REQUIRE(readable(fd, 60'000));
+  channel->arena()->header().last_check_ns.store(platform::monotonic_ns());  // the last check was before the death
+  REQUIRE(code_of(get(*channel, no_wait())) == Code::kPeerDied);
+}
+
+// guarantee: fileno-at-last-death
 TEST_CASE("A poll loop wakes for the last sender death only") {
   auto channel = receiving_channel();
   Peer first(*channel), second(*channel);
