@@ -52,6 +52,8 @@ template <class Take>
 class TakingCondition {
  public:
   explicit TakingCondition(Take take) noexcept : take_(std::move(take)) {}
+  TakingCondition(const TakingCondition&) = delete;  // a copy would not see what the other one has taken
+  TakingCondition& operator=(const TakingCondition&) = delete;
   bool operator()() const { return taken_ = taken_ || take_(); }
 
  private:

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "platform/atomics.h"
-#include "platform/group_file.h"
 #include "platform/never_destroyed.h"
 #include "platform/retry.h"
 
@@ -217,8 +216,11 @@ Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes)
   return address;
 }
 
-Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes) {
-  return map_part_for_reading(fd, 0, bytes);
+Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes, std::uint64_t offset) {
+  void* const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (address == MAP_FAILED) return os_error("mmap of " + std::to_string(bytes) + " bytes", errno);
+  madvise(address, bytes, MADV_DONTDUMP);
+  return static_cast<const std::byte*>(address);
 }
 
 void unmap(const std::byte* address, std::uint64_t bytes) noexcept {

@@ -85,8 +85,9 @@ std::uint64_t pages_from(int fd, std::uint64_t offset, std::uint64_t most) noexc
 Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes);
 // Does the same in code that may not throw. Returns null and sets errno.
 std::byte* try_map_shared(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
-// Maps the first bytes of a file read-only. No core dump has them. If the file is truncated, reading raises SIGBUS.
-Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes);
+// Maps [offset, offset + bytes) of a file read-only. No core dump has them. `offset` is a multiple of the page size. If
+// the file is truncated, reading raises SIGBUS.
+Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes, std::uint64_t offset = 0);
 void unmap(const std::byte* address, std::uint64_t bytes) noexcept;
 // Fills this process's page tables for committed pages, faster than faulting them one by one. A hint.
 void populate(std::byte* address, std::uint64_t bytes) noexcept;

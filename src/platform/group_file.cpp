@@ -55,11 +55,4 @@ Result<UniqueFd> GroupFile::open() const {
   return open_for_reading("/proc/self/fd/" + std::to_string(*own));
 }
 
-Result<const std::byte*> map_part_for_reading(int fd, std::uint64_t offset, std::uint64_t bytes) {
-  void* const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (address == MAP_FAILED) return os_error("mmap of " + std::to_string(bytes) + " bytes", errno);
-  madvise(address, bytes, MADV_DONTDUMP);
-  return static_cast<const std::byte*>(address);
-}
-
 }  // namespace shmtree::platform

@@ -37,7 +37,4 @@ class GroupFile {
   std::uint64_t bytes_, next_;
 };
 
-// Maps [offset, offset + bytes) of a file read-only. No core dump has them. `offset` is a multiple of the page size.
-Result<const std::byte*> map_part_for_reading(int fd, std::uint64_t offset, std::uint64_t bytes);
-
 }  // namespace shmtree::platform

@@ -7,19 +7,9 @@
 
 namespace shmtree::platform {
 
-// Bytes that can still be committed, and the limit that bounds them.
-struct MemoryLeft {
-  std::uint64_t bytes;
-  std::string limit;  // text for an error
-};
-// Returns the minimum of MemAvailable and, for every cgroup from ours up to the root, its limit minus its usage. Reads
+// Returns the bytes that can still be committed: the minimum of MemAvailable and, for every cgroup from ours up to the root, its limit minus its usage. Reads
 // files in /proc and /sys: 30 us. May throw std::bad_alloc.
-MemoryLeft memory_left();
-// Does the same with other root folders, for tests: `proc` replaces /proc, and `cgroup` replaces /sys/fs/cgroup.
-MemoryLeft memory_left(const std::string& proc, const std::string& cgroup);
-inline std::uint64_t available_memory_bytes() {
-  return memory_left().bytes;
-}
+std::uint64_t available_memory_bytes();
 
 // Returns the bytes that this process can still map under its own limit (RLIMIT_AS), or nothing without a limit.
 std::optional<std::uint64_t> addresses_left();

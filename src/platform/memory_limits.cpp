@@ -124,16 +124,10 @@ std::string describe(const MemoryLimit& limit) {
          (limit.group.empty() ? "/" : limit.group) + ", " + std::to_string(limit.bytes) + " bytes,";
 }
 
-MemoryLeft memory_left(const std::string& proc, const std::string& cgroup) {
-  MemoryLeft least{kUnlimited, "the machine"};
-  for (const MemoryLimit& limit : memory_limits(proc, cgroup)) {
-    if (const std::uint64_t left = bytes_left(limit); left < least.bytes) least = {left, describe(limit)};
-  }
+std::uint64_t available_memory_bytes() {
+  std::uint64_t least = kUnlimited;
+  for (const MemoryLimit& limit : memory_limits(proc_root, cgroup_root)) least = std::min(least, bytes_left(limit));
   return least;
-}
-
-MemoryLeft memory_left() {
-  return memory_left(proc_root, cgroup_root);
 }
 
 }  // namespace shmtree::platform

@@ -75,7 +75,7 @@ Result<std::shared_ptr<const Reader>> Reader::map(int fd, const std::string& wha
   if (Status sound = check(header, size, what); !sound) return std::move(sound).error();
   const std::shared_ptr<Reader> reader(new Reader(header));
   if (what.starts_with('\'') || what.starts_with('"')) reader->where_ = " in " + what;
-  const auto mapped = platform::map_part_for_reading(fd, offset, size);
+  const auto mapped = platform::map_for_reading(fd, size, offset);
   if (!mapped) {
     Error error = mapped.error();
     error.message = what + ": " + error.message;

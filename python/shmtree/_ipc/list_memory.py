@@ -40,7 +40,7 @@ class ListFile:
 
     def __init__(self, fd: int, found: os.stat_result, group: _core.ListGroup | None = None) -> None:
         """Takes the descriptor over."""
-        self.device, self.inode = self.key = found.st_dev, found.st_ino
+        self.key = found.st_dev, found.st_ino
         self.anchors: dict[int, Any] = {}  # by process, see list_handles
         self.group = group  # writes to the file
         self._fd = _core.CheckedFd(fd)

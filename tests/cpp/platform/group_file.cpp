@@ -38,7 +38,7 @@ TEST_CASE("A group file has each added file at a page of its own") {
   CHECK(first == page);
   CHECK(second == 3 * page);
   const UniqueFd fd = group.open().value();
-  const std::byte* const mapped = map_part_for_reading(fd.get(), second, 100).value();
+  const std::byte* const mapped = map_for_reading(fd.get(), 100, second).value();
   CHECK(mapped[99] == std::byte{'b'});
   unmap(mapped, 100);
 }

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "platform/machine.h"
+#include "platform/memory_limits.h"
 
 namespace shmtree::test {
 
@@ -26,7 +26,18 @@ class Machine {
   }
   std::string proc() const { return (root_ / "proc").string(); }
   std::string cgroup() const { return (root_ / "cgroup").string(); }
-  platform::MemoryLeft left() const { return platform::memory_left(proc(), cgroup()); }
+  struct Left {
+    std::uint64_t bytes = UINT64_MAX;
+    std::string limit{};
+  };
+  // The bytes that can still be committed, and the limit that bounds them.
+  Left left() const {
+    Left least;
+    for (const platform::MemoryLimit& limit : platform::memory_limits(proc(), cgroup())) {
+      if (const std::uint64_t left = platform::bytes_left(limit); left < least.bytes) least = {left, describe(limit)};
+    }
+    return least;
+  }
   std::uint64_t available() const { return left().bytes; }
 
  private:
