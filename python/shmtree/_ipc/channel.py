@@ -10,7 +10,7 @@ from .. import _core
 from .._codec import tensors
 from .._process import arenas, handles, lifetime, names, spawn
 from .._public import made_by
-from ..errors import ChannelClosed, ShutDown
+from ..errors import ChannelClosed
 from . import arrays, waiting
 from .arguments import limit, natural, one_of
 from .item_type import T
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _E = TypeVar("_E", bound="End")
 
 #: Exceptions that tell of the end of a stream. A block that they leave has not failed.
-_ENDS = (ChannelClosed, ShutDown, StopIteration, StopAsyncIteration)
 
 
 class Terms(NamedTuple):
@@ -236,13 +235,8 @@ class Sender(_core.SenderBase[T], End):
 
     def __exit__(self, *exception: object) -> None:
         """Closes the sender; by `fail` after an exception, except Ctrl-C and errors that mean the end of a stream."""
-        error = exception[1]
-        if isinstance(error, SystemExit) and (code := lifetime.exit_code_of(error)):
-            self._fail(code)
-        elif isinstance(error, Exception) and not isinstance(error, _ENDS):
-            self.fail()
-        else:
-            self.close()
+        code = lifetime.failure_of(exception[1])
+        self.close() if code is None else self._fail(code)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, False)

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from ..errors import ChannelClosed, ShutDown
 from . import spawn
+
+_ENDS = (ChannelClosed, ShutDown, StopIteration, StopAsyncIteration)
 
 _exit_functions: list[Callable[[], None]] = []
 _endings: list[Callable[[], None]] = []
@@ -53,6 +56,16 @@ def exit_code_of(error: object) -> int:
     if isinstance(error, SystemExit):
         return 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1
     return int(error is not None and not isinstance(error, KeyboardInterrupt))
+
+
+def failure_of(error: object) -> int | None:
+    """Returns the exit code that an object reports if this exception leaves its `with` block; 0 if there is none yet.
+
+    None means a normal close: there is no error, or it means the end of a stream.
+    """
+    if isinstance(error, SystemExit):
+        return exit_code_of(error) or None
+    return 0 if isinstance(error, Exception) and not isinstance(error, _ENDS) else None
 
 
 def _watch_target(_: object = None) -> None:
@@ -97,7 +110,7 @@ def _after_fork() -> None:
             setattr(owner, name, threading.Lock())
     _core.forget_exit()
     spawn.after_fork()
-    _expect_end()
+    _expect()
 
 
 def _at_exit() -> None:
@@ -137,15 +150,17 @@ def _expect_exit(_: object = None) -> None:
     multiprocessing.util.Finalize(None, _at_exit_of_child, exitpriority=-100)
 
 
+def _expect() -> None:
+    # A bare os.fork in a child of multiprocessing makes a process that exits as that child does.
+    _expect_exit() if multiprocessing.process.parent_process() is not None else _expect_end()
+
+
 class _Anchor:
     """Keeps the after-fork hook registered: multiprocessing drops a hook when its object is collected."""
 
 
 _anchor = _Anchor()
 multiprocessing.util.register_after_fork(_anchor, _expect_exit)
-if multiprocessing.process.parent_process() is not None:
-    _expect_exit()
-else:
-    _expect_end()
+_expect()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

@@ -107,6 +107,14 @@ def test_process_forked_in_an_except_block_has_not_failed(start):
     assert end_of(sender, receiver, process) == (shmtree.ChannelClosed, None)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("method", START_METHODS)
+def test_bare_fork_of_a_worker_that_returns_was_not_killed(start, method):
+    sender, receiver = shmtree.create_pair()
+    process = start(failing.put_in_a_fork, sender, method=method)
+    assert end_of(sender, receiver, process) == (shmtree.ChannelClosed, None)
+
+
 @pytest.mark.guarantee("worker-failed")
 def test_put_raises_worker_failed_if_the_last_receiver_failed(start):
     sender, receiver = shmtree.create_pair(capacity=1)

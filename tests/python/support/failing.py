@@ -37,6 +37,15 @@ def raise_within(sender: shmtree.Sender, error: BaseException) -> None:
         pass
 
 
+def put_in_a_fork(sender: shmtree.Sender) -> None:
+    """Puts in a child of a bare fork, which then exits as this process does."""
+    child = os.fork()
+    if child == 0:
+        sender.put("before", timeout=60)
+    else:
+        os.waitpid(child, 0)
+
+
 def get_and_raise(receiver: Any) -> None:
     receiver.get(timeout=60)
     raise ZeroDivisionError
