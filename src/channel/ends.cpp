@@ -24,6 +24,7 @@ void add_killed(KilledList& killed, std::int32_t pid, Failure failure) noexcept 
     memory::DeathWord none = 0;
     if (compare_swap(free, none, word) || is_same(none)) return;
   }
+  store_seq_cst(killed.words[kMaxKilled - 1], memory::kOthers);
 }
 
 namespace {

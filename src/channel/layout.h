@@ -219,7 +219,7 @@ constexpr std::uint32_t kMaxKilled = 16;
 constexpr memory::DeathWord kUnknownPid = -1;  // stands for a forked child that was killed before it stored its pid
 // Members of an end that were killed or failed, and not yet reported; 0 is a free word. The process that detects a
 // death, or fails, changes a 0 to its word. The process that reports it changes the word to 0, so each death is
-// reported once.
+// reported once. If there is no free word, the last one becomes memory::kOthers.
 struct alignas(64) KilledList {
   std::atomic<memory::DeathWord> words[kMaxKilled];
 };

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <string>
 
-#include "platform/errors.h"
-
 namespace shmtree::memory {
 namespace {
 
@@ -21,10 +19,24 @@ Failure exit_failure() noexcept {
   return g_exit_failure.load();
 }
 
+void append_killed(Error& error, std::int32_t pid) {
+  error.message.append(error.message.ends_with(':') ? " " : ", ");
+  if (pid > 0) {
+    error.message.append(std::to_string(pid));
+    error.pids.push_back(pid);
+  } else {
+    error.message.append("a process that was killed while it started");
+  }
+}
+
 void describe_deaths(Error& error, std::span<const DeathWord> words) {
   const bool failed = std::ranges::any_of(words, [](DeathWord word) { return failure_of(word) != Failure::kNone; });
   error.message.append(failed ? " failed:" : " died without closing:");
   for (const DeathWord word : words) {
+    if (word == kOthers) {
+      error.message.append(" and others");
+      continue;
+    }
     append_killed(error, pid_of_death(word));
     const auto code = static_cast<int>(failure_of(word));
     const bool has_code = code > 0 && code < static_cast<int>(Failure::kNoExitCode);

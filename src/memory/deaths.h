@@ -16,8 +16,9 @@ enum class Failure : std::uint32_t {
 };
 
 // A death or failure in one word: the pid, which Linux limits to 22 bits, and the Failure. 0: none. Negative: a process
-// that was killed before it stored its pid.
+// that was killed before it stored its pid, or kOthers.
 using DeathWord = std::int32_t;
+constexpr DeathWord kOthers = -2;  // stands for one or more processes for which a list had no space
 constexpr unsigned kPidBits = 22;
 constexpr DeathWord death_word(std::int32_t pid, Failure failure) noexcept {
   return static_cast<DeathWord>(static_cast<std::uint32_t>(pid) | static_cast<std::uint32_t>(failure) << kPidBits);
@@ -34,6 +35,9 @@ constexpr Failure failure_of(DeathWord word) noexcept {
 void note_exit(Failure failure) noexcept;
 Failure exit_failure() noexcept;
 
+// Appends a killed process to the list that ends the error's message. `pids` gets only pids above 0, since kill()
+// signals a whole group for the others. They stand for a forked process that was killed before it stored its pid.
+void append_killed(Error& error, std::int32_t pid);
 // Characters that describe_deaths() adds for each word, and once, at most.
 constexpr std::size_t kMaxDeathText = 48, kMaxDeathVerb = 24;
 // Completes an error of kPeerDied about these processes: its text, `pids` and `exit_code`. Allocates nothing if `error`

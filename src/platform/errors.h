@@ -14,18 +14,6 @@ inline Error invalid(std::string message) {
   return Error{.code = Code::kInvalid, .message = std::move(message)};
 }
 
-// Appends a killed process to the list that ends the error's message. `pids` gets only pids above 0, since kill()
-// signals a whole group for the others. They stand for a forked process that was killed before it stored its pid.
-inline void append_killed(Error& error, int pid) {
-  error.message.append(error.message.ends_with(':') ? " " : ", ");
-  if (pid > 0) {
-    error.message.append(std::to_string(pid));
-    error.pids.push_back(pid);
-  } else {
-    error.message.append("a process that was killed while it started");
-  }
-}
-
 // Collects the differences between the options of an existing object and the requested ones.
 class OptionDifferences {
  public:

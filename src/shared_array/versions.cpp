@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "memory/deaths.h"
 #include "memory/event.h"
 #include "platform/atomics.h"
 #include "platform/copy.h"
@@ -76,7 +77,7 @@ Error Versions::torn(int writer_pid) {
   Error error{Code::kPeerDied,
               "this shared array is torn until write(whole=True) has replaced all of it; a process died in its write, "
               "or an exception left it:"};
-  append_killed(error, writer_pid);
+  memory::append_killed(error, writer_pid);
   return error;
 }
 

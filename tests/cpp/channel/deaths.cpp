@@ -36,6 +36,30 @@ TEST_CASE("Each sender death is reported once while others remain") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+TEST_CASE("An error says that more peers died than it lists") {
+  auto channel = receiving_channel(with_capacity(8, Ending::kEach));
+  Peer sender(*channel);
+  auto& killed = header_of(*channel).ends[End::kSending].killed;
+  std::vector<int> listed;
+  for (int pid = 1; pid < 20; ++pid) {
+    channel::add_killed(killed, pid);
+    if (pid < 16) listed.push_back(pid);
+  }
+  const auto told = get(*channel);
+  REQUIRE(code_of(told) == Code::kPeerDied);
+  REQUIRE(told.error().pids == listed);
+  REQUIRE(told.error().message.ends_with(", 15 and others"));
+  REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
+}
+
+TEST_CASE("Only pids of processes are added to the pids of an error") {
+  Error error{.code = Code::kPeerDied, .message = "these died:"};
+  for (const int pid : {0, 7, -1, 8}) memory::append_killed(error, pid);  // kill(0) and kill(-1) signal other processes
+  CHECK(error.pids == std::vector<int>{7, 8});
+  CHECK(error.message ==
+        "these died: a process that was killed while it started, 7, a process that was killed while it started, 8");
+}
+
 // guarantee: each-death-once
 TEST_CASE("A death is reported although messages keep arriving") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));

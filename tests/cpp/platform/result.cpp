@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "platform/errors.h"
 #include "support/catch2.h"
 
 using namespace shmtree;
@@ -66,12 +65,4 @@ TEST_CASE("value() throws the error with its details") {
     CHECK(bad.error().message == "a sentence");
     CHECK(std::string(bad.what()) == "a sentence");
   }
-}
-
-TEST_CASE("Only pids of processes are added to the pids of an error") {
-  Error error{.code = Code::kPeerDied, .message = "these died:"};
-  for (const int pid : {0, 7, -1, 8}) append_killed(error, pid);  // kill(0) and kill(-1) signal other processes
-  CHECK(error.pids == std::vector<int>{7, 8});
-  CHECK(error.message ==
-        "these died: a process that was killed while it started, 7, a process that was killed while it started, 8");
 }
