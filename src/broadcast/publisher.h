@@ -40,10 +40,11 @@ class Publisher {
 
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
-  // Closes the object: it puts no more, and its waiting calls wake up. Idempotent.
-  void close() noexcept {
+  // Closes the object: it puts no more, and its waiting calls wake up. Idempotent. Readers get the failure, if any,
+  // once this process has closed its last object.
+  void close(memory::Failure failure = memory::Failure::kNone) noexcept {
     if (closed_.exchange(true, std::memory_order_relaxed)) return;
-    ring_->part();
+    ring_->part(failure);
     ring_->wake();
   }
 

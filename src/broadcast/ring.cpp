@@ -18,6 +18,7 @@ namespace shmtree::broadcast {
 
 using namespace platform;
 using memory::BlockKind;
+using memory::Failure;
 using memory::Lease;
 using memory::ListEntry;
 using memory::PublisherRole;
@@ -525,9 +526,10 @@ void Ring::note_role() const noexcept {
   if (tail() == 0) publishing().attach(can_put ? PublisherRole::kOpened : PublisherRole::kReads);
 }
 
-void Ring::part() noexcept {
+void Ring::part(Failure failure) noexcept {
   {
     const std::lock_guard guard(ends_mutex_);
+    if (failure != Failure::kNone) failure_ = failure;
     ends_.fetch_sub(1, std::memory_order_relaxed);
   }
   after_use();
@@ -537,7 +539,9 @@ void Ring::part() noexcept {
 void Ring::leave_if_unused() noexcept {
   {
     const std::lock_guard guard(ends_mutex_);
-    if (ends_.load(std::memory_order_relaxed) != 0 || is_in_use(this) || !publishing().leave()) return;
+    if (ends_.load(std::memory_order_relaxed) != 0 || is_in_use(this)) return;
+    const Failure failure = std::exchange(failure_, Failure::kNone);
+    if (!publishing().leave(failure == Failure::kNone ? memory::exit_failure() : failure)) return;
     note_role();
   }
   announce();

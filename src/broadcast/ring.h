@@ -111,9 +111,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept;
   // Count the objects by which this process puts. When the last one has parted and no thread is in a Call, the process
-  // calls leave(), even if it has readers.
+  // leaves, even if it has readers. It leaves as failed if an object has parted with a failure.
   void join() noexcept;
-  void part() noexcept;
+  void part(memory::Failure failure) noexcept;
   // Until something is put: records that this process has such an object, so that readers learn of its death.
   void note_object() const noexcept;
   using Call = platform::CallOf<Ring>;
@@ -232,7 +232,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::byte* const ring_;
   memory::ListEntry* const list_;
   mutable platform::ForkSafeMutex ends_mutex_;
-  std::atomic<std::uint32_t> ends_{0};  // changed under ends_mutex_
+  std::atomic<std::uint32_t> ends_{0};                // changed under ends_mutex_
+  memory::Failure failure_ = memory::Failure::kNone;  // under ends_mutex_: of an object that has parted
   std::atomic<std::int64_t> last_poll_ns_{0};
 };
 

@@ -54,8 +54,8 @@ class Store {
   Result<std::uint64_t> publish(memory::OwnedBlock block, std::uint64_t bytes, const WaitContext& wait);
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring()->wake(); }
-  // Closes the object: it publishes no more, and its waiting calls wake up. Idempotent.
-  void close() noexcept { publisher_.close(); }
+  // Closes the object, as Publisher::close() does: it publishes no more, and its waiting calls wake up.
+  void close(memory::Failure failure = memory::Failure::kNone) noexcept { publisher_.close(failure); }
 
   // Returns the number of the newest version; 0 if there is none yet.
   std::uint64_t version() const noexcept { return ring()->tail(); }

@@ -17,12 +17,6 @@ std::uint64_t word_of(Identity identity, PublisherRole role = PublisherRole::kPu
   return std::uint64_t{static_cast<std::uint32_t>(role)} << 62 | std::uint64_t{identity} << 32 |
          static_cast<std::uint32_t>(death_word(process_id(), failure));
 }
-constexpr Identity identity_of(std::uint64_t word) noexcept {
-  return static_cast<Identity>(word >> 32 & 0x3fffffff);
-}
-constexpr DeathWord death_of(std::uint64_t word) noexcept {
-  return static_cast<DeathWord>(static_cast<std::uint32_t>(word));
-}
 
 }  // namespace
 
@@ -53,10 +47,9 @@ bool Publishers::attach(PublisherRole as) noexcept {
   return before == word_of(me, other) && compare_swap(entry, before, word_of(me, as));
 }
 
-bool Publishers::leave() noexcept {
+bool Publishers::leave(Failure failure) noexcept {
   const Identity me = participants_.current();
   if (me == kNoIdentity) return false;
-  const Failure failure = exit_failure();
   std::atomic<std::uint64_t>& entry = words_.by_slot[slot_of(me)];
   std::uint64_t mine = load_acquire(entry);
   while (mine != 0 && identity_of(mine) == me && failure_of(death_of(mine)) == Failure::kNone) {

@@ -32,6 +32,13 @@ constexpr PublisherRole role_of(std::uint64_t word) noexcept {
   return static_cast<PublisherRole>(word >> 62);
 }
 
+constexpr Identity identity_of(std::uint64_t word) noexcept {
+  return static_cast<Identity>(word >> 32 & 0x3fffffff);
+}
+constexpr DeathWord death_of(std::uint64_t word) noexcept {
+  return static_cast<DeathWord>(static_cast<std::uint32_t>(word));
+}
+
 class Publishers {
  public:
   Publishers(Participants& participants, PublisherWords& words) noexcept : participants_(participants), words_(words) {}
@@ -41,8 +48,8 @@ class Publishers {
   // Records the role of this process, which is not kPublishes. Returns true if that is new. Does nothing if the process
   // publishes or made the object, or if its slot still has the word of a killed process, which readers have to see.
   bool attach(PublisherRole as) noexcept;
-  // Removes the word of this process, or records its exit_failure() there. Returns true if it had one.
-  bool leave() noexcept;
+  // Removes the word of this process, or records the failure there. Returns true if it had one.
+  bool leave(Failure failure = exit_failure()) noexcept;
   // Returns the living processes that publish. May throw std::bad_alloc.
   std::vector<int> pids() const;
   // Succeeds while a living process publishes. kPeerDied, with the pids, if publishers were killed or failed and none

@@ -35,8 +35,9 @@ std::vector<int> publishing(const memory::PublisherWords& words, const ObservedP
   std::vector<int> found;
   for (Slot slot = 0; slot < memory::kMaxParticipants; ++slot) {
     const std::uint64_t word = words.by_slot[slot].load();
-    const auto identity = static_cast<memory::Identity>(word >> 32);
-    const bool publishes = word != 0 && memory::role_of(word) == memory::PublisherRole::kPublishes;
+    const memory::Identity identity = memory::identity_of(word);
+    const bool publishes = word != 0 && memory::role_of(word) == memory::PublisherRole::kPublishes &&
+                           memory::failure_of(memory::death_of(word)) == memory::Failure::kNone;
     if (publishes && memory::slot_of(identity) == slot && participants.is_alive(identity))
       found.push_back(participants.pid_of(slot));
   }

@@ -20,6 +20,15 @@ TEST_CASE("A Latest is observed with its version and publishers") {
   CHECK(seen.latests[0].publishers == std::vector<int>{process_id()});
 }
 
+TEST_CASE("A failed publisher is not observed as a publisher") {
+  const auto store = new_latest(3);
+  const auto other = latest::Store::open(store->arena(), store->block(), no_wait()).value();
+  publish(*store, 1).value();
+  store->close(memory::Failure::kNoExitCode);
+  other->close();
+  CHECK(look_at(*store->arena()).latests[0].publishers.empty());
+}
+
 TEST_CASE("A Broadcast is observed with its subscribers and their lag") {
   const auto ring = new_ring({.capacity = 10});
   const auto reader = subscribe_and_claim(ring);
