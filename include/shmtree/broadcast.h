@@ -284,6 +284,9 @@ class Broadcast {
 
   /// Ends publishing through this object and its copies. Subscribers stay.
   void close();
+  /// Closes like close(), and reports a failure, such as an exception that this process has caught. Once no publisher
+  /// is left, subscribers get all messages, and then kPeerDied with this process's id instead of kClosed.
+  void fail();
   /// True if this object was closed or moved from.
   bool closed() const noexcept;
 

@@ -117,6 +117,9 @@ class Latest {
 
   /// Closes this object and its copies; the process stops being a publisher through them. Items and views stay valid.
   void close();
+  /// Closes like close(), and reports a failure, such as an exception that this process has caught. Once no publisher
+  /// is left, readers get kPeerDied with this process's id instead of kClosed.
+  void fail();
   /// True if this object was closed or moved from.
   bool closed() const noexcept;
 

@@ -1104,6 +1104,7 @@ class BroadcastBase:
 
         Subscribers that have read all messages find the end once no publisher is attached.
         """
+    def _fail(self, exit_code: int) -> None: ...
 
 class LatestStore:
     """The versions of a Latest."""
@@ -1151,6 +1152,7 @@ class LatestBase:
         Published versions stay as long as any process has the Latest, and views stay valid. When the last
         publisher closes its last object, readers are notified that no publisher is left.
         """
+    def _fail(self, exit_code: int) -> None: ...
 
 class Versions:
     """Counts the writes of a shared array."""

@@ -174,6 +174,9 @@ Result<Broadcast> Broadcast::open(const std::string& handle) {
 void Broadcast::close() {
   if (state_ != nullptr) state_->close([](Publisher& publisher) { publisher.close(); });
 }
+void Broadcast::fail() {
+  if (state_ != nullptr) state_->close([](Publisher& publisher) { publisher.close(memory::Failure::kNoExitCode); });
+}
 bool Broadcast::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
 }

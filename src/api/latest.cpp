@@ -109,6 +109,9 @@ Result<Latest> Latest::open(const std::string& handle) {
 void Latest::close() {
   if (state_ != nullptr) state_->close([](Store& store) { store.close(); });
 }
+void Latest::fail() {
+  if (state_ != nullptr) state_->close([](Store& store) { store.close(memory::Failure::kNoExitCode); });
+}
 bool Latest::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
 }

@@ -15,6 +15,11 @@ enum class Failure : std::uint32_t {
   kNoExitCode = 256,  // It closed its end after an exception, and may go on.
 };
 
+// The failure of a process with that exit code; 0: none yet.
+constexpr Failure failure_with(std::uint32_t exit_code) noexcept {
+  return exit_code == 0 ? Failure::kNoExitCode : static_cast<Failure>(exit_code);
+}
+
 // A death or failure in one word: the pid, which Linux limits to 22 bits, and the Failure. 0: none. Negative: a process
 // that was killed before it stored its pid, or kOthers.
 using DeathWord = std::int32_t;

@@ -66,8 +66,8 @@ void fill_options(const ChannelHeader& header, ObservedChannel& info) {
   info.limit = header.limit.load();
   info.on_peer_death = word_of(static_cast<channel::Ending>(header.ending));
   info.allow_pickle = header.allow_pickle != 0;
-  info.keep_open = header.keep_open != 0;
-  info.keep_open_both = header.keep_open == static_cast<std::uint32_t>(channel::KeepOpen::kBoth);
+  constexpr std::string_view kKeepOpen[] = {"no", "receivers", "both"};
+  info.keep_open = kKeepOpen[std::min(header.keep_open, 2u)];
   info.drop_oldest = header.drop_oldest != 0;
 }
 

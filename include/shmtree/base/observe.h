@@ -125,8 +125,7 @@ struct ObservedChannel : ObservedThing {
   std::uint64_t limit = 0;           ///< Messages that it accepts at the moment. 0: unlimited.
   std::string_view on_peer_death{};  ///< "raise", "wait", "each" or "never".
   bool allow_pickle = false;         ///< Pickles are allowed.
-  bool keep_open = false;            ///< The stream does not end with its last sender.
-  bool keep_open_both = false;       ///< Senders wait for new receivers, too (KeepOpen::kBoth).
+  std::string_view keep_open{};      ///< "no", "receivers" (these wait for new senders) or "both".
   bool drop_oldest = false;          ///< A put into the full channel drops the oldest messages.
   bool shut_down = false;            ///< The queue was shut down.
   double full_seconds = 0.0;         ///< Time since creation during which a sender slept for space.

@@ -201,7 +201,8 @@ void bind_broadcast(py::module_& module) {
             if (const auto last = self.close()) last->close();
           },
           "Detaches this object as a publisher. Later calls do nothing.\n\n"
-          "Subscribers that have read all messages find the end once no publisher is attached.");
+          "Subscribers that have read all messages find the end once no publisher is attached.")
+      .def("_fail", &fail_publisher<BroadcastEnd>, "exit_code"_a);
 }
 
 }  // namespace shmtree::python

@@ -137,7 +137,8 @@ void bind_latest(py::module_& module) {
           },
           "Detaches this object. Later calls do nothing.\n\n"
           "Published versions stay as long as any process has the Latest, and views stay valid. When the last\n"
-          "publisher closes its last object, readers are notified that no publisher is left.");
+          "publisher closes its last object, readers are notified that no publisher is left.")
+      .def("_fail", &fail_publisher<LatestEnd>, "exit_code"_a);
   add_fast_method<LatestEnd, get_latest>(end, "_get");
   add_fast_property<LatestEnd, version>(end, "version",
                                         "Number of the newest version; 0 if there is none yet. Costs one load.");

@@ -73,6 +73,12 @@ class Closable {
   std::shared_ptr<T> thing_;
 };
 
+// Closes a publisher, and reports a failure with that exit code; 0: none yet.
+template <class End>
+void fail_publisher(End& self, std::uint32_t exit_code) {
+  if (const auto last = self.close()) last->close(memory::failure_with(exit_code));
+}
+
 // Hooks for the waits of such an object. They also end the wait when the object is closed.
 class ClosableHooks : public GilHooks {
  public:

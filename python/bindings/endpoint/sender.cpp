@@ -244,8 +244,7 @@ PyObject* check_receivers(PyObject* self, PyObject*) {
 PyObject* fail(PyObject* self, PyObject* exit_code) {
   const long code = PyLong_AsLong(exit_code);
   if (PyErr_Occurred()) return nullptr;
-  const auto failure = code == 0 ? memory::Failure::kNoExitCode : static_cast<memory::Failure>(code);
-  as_endpoint(self)->port.fail(End::kSending, failure);
+  as_endpoint(self)->port.fail(End::kSending, memory::failure_with(static_cast<std::uint32_t>(code)));
   return run_close_callback(self);
 }
 

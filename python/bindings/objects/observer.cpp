@@ -75,7 +75,8 @@ void add_counts(const ObservedChannel& channel, py::dict& out) {
   out["max_attempts"] = channel.max_attempts;
   out["on_peer_death"] = channel.on_peer_death;
   out["allow_pickle"] = channel.allow_pickle;
-  out["keep_open"] = channel.keep_open_both ? py::object(py::str("both")) : py::bool_(channel.keep_open);
+  const bool is_both = channel.keep_open == "both";
+  out["keep_open"] = is_both ? py::object(py::str("both")) : py::bool_(channel.keep_open != "no");
   out["drop_oldest"] = channel.drop_oldest;
   out["shut_down"] = channel.shut_down;
   out["full_seconds"] = channel.full_seconds;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _core
-from .._process import handles, names
+from .._process import handles, lifetime, names
 from .._process.names import open_known
 from ..errors import ChannelClosed
 from . import arrays
@@ -117,6 +117,21 @@ class Published:
         and views stay valid.
         """
         self._BASE.close(self)
+        self._release()
+
+    def fail(self) -> None:
+        """Closes this object as `close` does, and reports a failure of this process.
+
+        Once no publisher is left, readers get all messages, and then WorkerFailed instead of the end of the stream.
+        Does nothing if this object is closed.
+        """
+        self._fail(0)
+
+    def _fail(self, code: int) -> None:
+        self._BASE._fail(self, code)
+        self._release()
+
+    def _release(self) -> None:
         self._name = None
         wake_waiting(self)
         _core.sweep_transfers()
@@ -125,7 +140,9 @@ class Published:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        """Closes the object; by `fail` after an exception, except Ctrl-C and errors that mean the end of a stream."""
+        code = lifetime.failure_of(exception[1])
+        self.close() if code is None else self._fail(code)
 
     def _check_open(self) -> None:
         if self.closed:

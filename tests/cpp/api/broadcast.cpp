@@ -315,6 +315,29 @@ TEST_CASE("get reports a publisher death or close after all messages") {
   CHECK_THROWS_AS(make_broadcast({.capacity = 0}), BadResult);
 }
 
+TEST_CASE("get reports fail() after the last object has closed") {
+  Broadcast broadcast = new_broadcast();
+  const Subscriber reader = reader_of(broadcast);
+  const std::string handle = broadcast.handle().value();
+  Child fails([&] {
+    Broadcast one = Broadcast::open(handle).value(), two = Broadcast::open(handle).value();
+    broadcast.close();  // the child's copy
+    one.put(1).value();
+    one.fail();
+    two.put(2).value();
+    two.close();
+    return one.closed();
+  });
+  REQUIRE(fails.succeeded());
+  broadcast.close();
+  CHECK(reader.get(20s).value().as<int>() == 1);
+  CHECK(reader.get(20s).value().as<int>() == 2);
+  const auto failed = reader.get(20s);
+  REQUIRE(failed.code() == Code::kPeerDied);
+  CHECK(failed.error().pids == std::vector<int>{fails.pid()});
+  CHECK(failed.error().exit_code == -1);
+}
+
 // guarantee: broadcast-dead-publisher
 TEST_CASE("get reports processes that were killed before they put") {
   Broadcast broadcast = new_broadcast();

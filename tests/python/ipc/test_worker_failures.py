@@ -294,6 +294,29 @@ def test_subscriber_of_a_failed_publisher_raises_worker_failed(start):
     assert subscriber.get(timeout=60) == "again"
 
 
+@pytest.mark.guarantee("worker-failed")
+@pytest.mark.parametrize(("error", "code"), [(ValueError(), None), (SystemExit(3), 3)], ids=repr)
+def test_publisher_whose_block_raised_has_failed(start, error, code):
+    broadcast = shmtree.Broadcast()
+    subscriber = broadcast.subscribe()
+    process = start(failing.raise_within, broadcast, error)
+    broadcast.close()
+    assert subscriber.get(timeout=60) == "before"
+    with pytest.raises(WorkerFailed) as failed:
+        subscriber.get(timeout=60)
+    assert (failed.value.pids, failed.value.exit_code) == ((process.pid,), code)
+
+
+def test_block_left_because_a_stream_ended_closes_the_publisher(start):
+    broadcast = shmtree.Broadcast()
+    subscriber = broadcast.subscribe()
+    start(failing.raise_within, broadcast, shmtree.ChannelClosed())
+    broadcast.close()
+    assert subscriber.get(timeout=60) == "before"
+    with pytest.raises(shmtree.ChannelClosed):
+        subscriber.get(timeout=60)
+
+
 def test_latest_of_a_failed_publisher_raises_worker_failed(start):
     latest = shmtree.Latest()
     process = start(failing.publish_and_raise, latest.publish)
