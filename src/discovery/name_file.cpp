@@ -42,6 +42,31 @@ std::pair<std::string, std::string> split(const std::string& path) {
 
 }  // namespace
 
+std::string file_of_name(std::string_view name) {
+  std::string file_name;
+  for (const char each : name) {
+    if (each == '/') {
+      file_name += "%2F";
+    } else if (each == '%') {
+      file_name += "%25";
+    } else {
+      file_name += each;
+    }
+  }
+  return file_name;
+}
+
+std::string name_of_file(std::string_view file_name) {
+  std::string name;
+  for (std::size_t at = 0; at < file_name.size(); ++at) {
+    const std::string_view code = file_name.substr(at, 3);
+    const bool is_slash = code == "%2F", is_percent = code == "%25";
+    name += is_slash ? '/' : file_name[at];
+    if (is_slash || is_percent) at += 2;
+  }
+  return name;
+}
+
 Result<NameRecord> read_record(const LockedFile& file) {
   auto bytes = file.read();
   if (!bytes) return std::move(bytes).error();

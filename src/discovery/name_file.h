@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "discovery/name_folders.h"
@@ -28,6 +29,12 @@ namespace shmtree::discovery {
 
 constexpr char kNameMagic[8] = {'s', 'm', 't', 'n', 'a', 'm', 'e', '2'};
 constexpr std::int64_t kNameLockTimeoutNs = 5'000'000'000;
+
+// Returns the name of the file: "robot%2Flidar" for "robot/lidar", with "%25" for '%'. So the files of a folder are
+// never in folders of their own, and different names have different files.
+std::string file_of_name(std::string_view name);
+// The reverse. For a text that is no such file name, returns one that has another file name.
+std::string name_of_file(std::string_view file_name);
 
 struct NameHeader {
   char magic[8];

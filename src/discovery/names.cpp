@@ -49,16 +49,24 @@ Error with_name(Error error, const std::string& name) {
 }
 
 Status check_name(const std::string& name) {
-  const bool bad = name.empty() || name.size() > 200 || name[0] == '.' || name.find('/') != std::string::npos ||
-                   name.find('\0') != std::string::npos;
+  std::size_t bytes = name.size();
+  bool bad = name.empty() || name.find('\0') != std::string::npos;
+  for (std::size_t at = 0; at < name.size() && !bad; ++at) {
+    if (name[at] == '/' || name[at] == '%') bytes += 2;
+    const bool begins_part = at == 0 || name[at - 1] == '/';
+    bad = begins_part && (name[at] == '/' || name[at] == '.');
+  }
+  bad = bad || name.back() == '/' || bytes > 200;
   if (!bad) return success();
-  return Error{Code::kInvalid, "a name must have 1 to 200 bytes, contain no '/' and not begin with '.'"};
+  return Error{Code::kInvalid,
+               "a name must have 1 to 200 bytes, of which '/' and '%' count three each, and no part between '/' may be"
+               " empty or begin with '.'"};
 }
 
 // Removes the file of a name that no living process holds; Code::kExists if one does. Objects that this process has in
 // transit do not count: a process that creates the name anew has released the old one.
-Status take_over(const NameFolder& folder, const std::string& name) {
-  auto file = LockedFile::open(folder.directory.get(), name, kNameLockTimeoutNs);
+Status take_over(const NameFolder& folder, const std::string& file_name) {
+  auto file = LockedFile::open(folder.directory.get(), file_name, kNameLockTimeoutNs);
   if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
   auto record = read_record(*file);
   if (!record) return std::move(record).error();
@@ -72,11 +80,11 @@ Status take_over(const NameFolder& folder, const std::string& name) {
 
 // Restores the file of a name that was removed while processes hold the name, and returns Code::kExists. Succeeds if
 // there is no such file.
-Status check_removed(const std::vector<std::string>& paths, const std::string& name) {
-  auto removed = find_removed(paths, name);
+Status check_removed(const std::vector<std::string>& paths, const std::string& file_name) {
+  auto removed = find_removed(paths, file_name);
   if (!removed) return std::move(removed).error();
   if (!*removed) return success();
-  const Status restored = restore(**removed, name);
+  const Status restored = restore(**removed, file_name);
   if (!restored && platform::is_exhausted(restored.error())) return restored.error();
   return in_use((*removed)->pids, " (the name's file in " + (*removed)->folder + " was removed)");
 }
@@ -150,19 +158,20 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   std::unique_ptr<Name> made(new Name("", thing));
   const auto paths = name_folder_paths();
   if (!paths) return with_name(paths.error(), name);
-  const auto lock = MakersLock::take(*paths, name);
+  const std::string file_name = file_of_name(name);
+  const auto lock = MakersLock::take(*paths, file_name);
   if (!lock) return with_name(lock.error(), name);
   for (;;) {
     for (const std::string& path : *paths) {
       const auto folder = open_name_folder(path);
       if (!folder) return with_name(folder.error(), name);
       if (!*folder) continue;
-      Status taken = take_over(**folder, name);
+      Status taken = take_over(**folder, file_name);
       if (!taken) return with_name(std::move(taken).error(), name);
     }
-    Status unused = check_removed(*paths, name);
+    Status unused = check_removed(*paths, file_name);
     if (!unused) return with_name(std::move(unused).error(), name);
-    auto file = make_file(*paths, name, bytes, sizeof bytes);
+    auto file = make_file(*paths, file_name, bytes, sizeof bytes);
     if (file) {
       made->path_ = std::move(file->path);
       made->pid_ = entry.pid;
@@ -174,13 +183,13 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
 }
 
 // Opens the name if it exists now. Code::kNotFound, without a list of folders, if it does not.
-Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& paths, const std::string& name) {
+Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& paths, const std::string& file_name) {
   Error error{Code::kNotFound, ""};
   for (const std::string& path : paths) {
     const auto folder = open_name_folder(path);
     if (!folder) return folder.error();
     if (!*folder) continue;
-    auto file = LockedFile::open((*folder)->directory.get(), name, kNameLockTimeoutNs);
+    auto file = LockedFile::open((*folder)->directory.get(), file_name, kNameLockTimeoutNs);
     if (!file) {
       if (file.code() != Code::kNotFound) error = std::move(file).error();
       continue;
@@ -217,7 +226,7 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
       }
     }
     if (arena == nullptr) continue;
-    std::unique_ptr<Name> made(new Name(path + "/" + name, thing_of(record->header, std::move(arena))));
+    std::unique_ptr<Name> made(new Name(path + "/" + file_name, thing_of(record->header, std::move(arena))));
     Status added = made->add_entry();
     if (!added) return std::move(added).error();
     return made;
@@ -232,16 +241,17 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<
   const auto paths = name_folder_paths();
   if (!paths) return with_name(paths.error(), name);
   const SweepAtTheEnd sweeping;
+  const std::string file_name = file_of_name(name);
   const auto deadline = platform::Deadline::after(timeout);
   const bool waits = !timeout || timeout->count() > 0;
   std::int64_t pause_ns = 0;
   for (;;) {
     const bool is_first = pause_ns == 0, is_last = !waits || deadline.passed();
-    auto opened = open_now(*paths, name);
+    auto opened = open_now(*paths, file_name);
     const auto is_missing = [&] { return !opened && opened.code() == Code::kNotFound; };
     if (is_missing() && (is_first || is_last)) {  // scans all processes, so not each time
-      const Status unused = check_removed(*paths, name);
-      if (!unused && unused.code() == Code::kExists) opened = open_now(*paths, name);
+      const Status unused = check_removed(*paths, file_name);
+      if (!unused && unused.code() == Code::kExists) opened = open_now(*paths, file_name);
     }
     if (!is_missing()) return opened ? std::move(opened) : with_name(std::move(opened).error(), name);
     if (is_last) return not_found(name, std::move(opened).error(), waits ? timeout : std::nullopt, *paths);
@@ -358,14 +368,16 @@ Name::~Name() {
 
 namespace {
 
-// Calls visit(folder, name) for each file, until a call returns an error.
+// Calls visit(folder, file name, name) for each file that can be that of a name, until a call returns an error.
 template <class Visit>
 Status for_each_file(const Visit& visit) {
   return for_each_name_folder([&visit](const NameFolder& folder) -> Status {
-    const auto names = platform::list_directory(folder.directory.get());
-    if (!names) return names.error();
-    for (const std::string& name : *names) {
-      if (Status visited = visit(folder, name); !visited) return visited;
+    const auto files = platform::list_directory(folder.directory.get());
+    if (!files) return files.error();
+    for (const std::string& file_name : *files) {
+      const std::string name = name_of_file(file_name);
+      if (!check_name(name) || file_of_name(name) != file_name) continue;
+      if (Status visited = visit(folder, file_name, name); !visited) return visited;
     }
     return success();
   });
@@ -375,11 +387,11 @@ Status for_each_file(const Visit& visit) {
 
 Result<std::vector<NameInfo>> list_names() {
   std::vector<NameInfo> found;
-  const Status listed = for_each_file([&found](const NameFolder& folder, const std::string& name) {
-    auto file = LockedFile::open(folder.directory.get(), name, kNameLockTimeoutNs);
-    const std::string file_path = folder.path + "/" + name;
+  const Status listed = for_each_file([&found](const NameFolder& folder, const std::string& file_name, const std::string& name) {
+    auto file = LockedFile::open(folder.directory.get(), file_name, kNameLockTimeoutNs);
+    const std::string file_path = folder.path + "/" + file_name;
     if (!file && file.code() == Code::kTimeout) {  // a stopped process has its lock, and so is alive
-      const auto seen = look_at_record(folder.directory.get(), name);
+      const auto seen = look_at_record(folder.directory.get(), file_name);
       if (!seen) return unless_exhausted(seen.error(), Unit{});
       found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
       return success();
@@ -399,8 +411,8 @@ Result<std::vector<NameInfo>> list_names() {
 
 Result<std::vector<SeenName>> list_records() {
   std::vector<SeenName> seen;
-  const Status looked = for_each_file([&seen](const NameFolder& folder, const std::string& name) {
-    const auto kept = look_at_record(folder.directory.get(), name);
+  const Status looked = for_each_file([&seen](const NameFolder& folder, const std::string& file_name, const std::string& name) {
+    const auto kept = look_at_record(folder.directory.get(), file_name);
     if (!kept) return unless_exhausted(kept.error(), Unit{});
     const NameHeader& header = kept->record.header;
     SeenName& found = seen.emplace_back();
@@ -417,8 +429,8 @@ Result<std::vector<SeenName>> list_records() {
 
 Result<std::vector<std::string>> clean_names() {
   std::vector<std::string> removed;
-  const Status cleaned = for_each_file([&removed](const NameFolder& folder, const std::string& name) {
-    const auto swept = sweep(folder, name);
+  const Status cleaned = for_each_file([&removed](const NameFolder& folder, const std::string& file_name, const std::string& name) {
+    const auto swept = sweep(folder, file_name);
     if (!swept) return Status(swept.error());
     if (*swept) removed.push_back(name);
     return success();

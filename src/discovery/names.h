@@ -44,6 +44,8 @@ enum class NamedKind : std::uint32_t {
   kBroadcast = 7
 };
 
+// A name has parts, which '/' separates: "robot/lidar". It has 1 to 200 bytes, of which '/' and '%' count three each
+// because its file name has "%2F" and "%25" for them. No part is empty or begins with '.'.
 struct NamedThing {
   NamedKind kind = NamedKind::kArena;
   std::shared_ptr<memory::Arena> arena{};
@@ -94,7 +96,7 @@ class Name {
 
  private:
   Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}
-  static Result<std::unique_ptr<Name>> open_now(const std::vector<std::string>& paths, const std::string& name);
+  static Result<std::unique_ptr<Name>> open_now(const std::vector<std::string>& paths, const std::string& file_name);
   Status add_entry();
   Status remove_entry();
   void end_part() noexcept;

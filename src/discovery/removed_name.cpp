@@ -9,11 +9,11 @@ namespace shmtree::discovery {
 
 using platform::OpenFile;
 
-Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& paths, const std::string& name) {
+Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& paths, const std::string& file_name) {
   std::vector<std::string> links;
   std::vector<std::uint64_t> devices;
   for (const std::string& path : paths) {
-    links.push_back(path + "/" + name + " (deleted)");
+    links.push_back(path + "/" + file_name + " (deleted)");
     if (const auto device = platform::device_at(path)) devices.push_back(*device);
   }
   std::vector<OpenFile> parts;
@@ -43,10 +43,10 @@ Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& 
   return std::optional<RemovedName>();
 }
 
-Status restore(const RemovedName& removed, const std::string& name) {
+Status restore(const RemovedName& removed, const std::string& file_name) {
   auto directory = platform::open_private_directory(removed.folder, platform::IfMissing::kCreate);
   if (!directory) return std::move(directory).error();
-  auto part = platform::create_private_file(directory->get(), name, removed.bytes.data(), removed.bytes.size());
+  auto part = platform::create_private_file(directory->get(), file_name, removed.bytes.data(), removed.bytes.size());
   if (!part) return std::move(part).error();
   platform::end_part(std::move(*part));
   return success();

@@ -170,9 +170,32 @@ def test_opening_a_name_of_another_kind_raises(name):
     del kept
 
 
-@pytest.mark.parametrize("wrong", ["", "a/b", "..", ".hidden", "x" * 300, "nul\0"])
+def test_names_with_slashes_are_found_and_listed(runtime_directory):
+    kept = [shmtree.create_pair(name=each) for each in ("robot/lidar", "robot%2Flidar", "robot", "a%b")]
+    assert sorted(each.name for each in shmtree.list_names()) == ["a%b", "robot", "robot%2Flidar", "robot/lidar"]
+    files = sorted(each.name for each in (runtime_directory / "shmtree").iterdir() if each.name != ".lock")
+    assert files == ["a%25b", "robot", "robot%252Flidar", "robot%2Flidar"]
+    kept[0][0].put("lidar")
+    kept[1][0].put("other")
+    assert shmtree.open_receiver("robot/lidar").get(timeout=60) == "lidar"
+    with pytest.raises(FileNotFoundError, match='"robot/radar"'):
+        shmtree.open_receiver("robot/radar")
+
+
+def test_files_that_are_no_encoded_names_are_not_listed(name, runtime_directory):
+    kept = shmtree.create_pair(name=name)
+    folder = runtime_directory / "shmtree"
+    for hostile in ("a%zz", "%2F", "a%2F..", "..%2F..%2Fetc", "x%2f", "%2Fa", "a%2F", "a%2F%2Fb", "%"):
+        os.link(folder / name, folder / hostile)
+    assert [each.name for each in shmtree.list_names()] == [name]
+    del kept
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "..", ".hidden", "x" * 201, "nul\0", "/a", "a/", "a//b", "a/./b", "a/../b", "a/" * 60 + "x" * 21]
+)
 def test_invalid_name_raises_value_error(wrong):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no part between '/' may be empty or begin with '.'"):
         shmtree.create_pair(name=wrong)
     with pytest.raises(ValueError):
         shmtree.open_sender(wrong)
