@@ -150,6 +150,11 @@ Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, R
   return arena;
 }
 
+void Arena::set_process_name(std::string_view name) noexcept {
+  if (!Participants::set_process_name(name)) return;
+  for (const auto& arena : Registry::arenas().all()) arena->participants_.note_process_name();
+}
+
 std::shared_ptr<Arena> Arena::find(const unsigned char uuid[16]) {
   return Registry::arenas().find([uuid](const Arena& arena) { return std::memcmp(arena.uuid(), uuid, 16) == 0; });
 }

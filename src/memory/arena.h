@@ -63,6 +63,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   static Result<Head> read_head(int fd);
   // Returns this process's arena with that uuid, or null.
   static std::shared_ptr<Arena> find(const unsigned char uuid[16]);
+  // Sets the name of this process in reports, in all its arenas.
+  static void set_process_name(std::string_view name) noexcept;
   ~Arena();
 
   // Returns the number of the descriptor by which other processes open the file. checked_fd() checks the descriptor

@@ -29,7 +29,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 9;
+constexpr std::uint32_t kVersion = 10;
 constexpr const char* kFileName = "shmtree";  // shown in /proc
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -260,7 +260,8 @@ enum class ParticipantStatus : std::uint32_t {
   kStale = 3,     // new owner of a dead process's slot; holds nothing until a reconcile has swept the slot
 };
 
-constexpr std::uint32_t kDeferredFrees = 96;
+constexpr std::uint32_t kDeferredFrees = 92;
+constexpr std::uint32_t kNameWords = 6;
 
 // The condition that a thread sleeps for.
 enum class WaitFor : std::uint32_t {
@@ -312,11 +313,12 @@ struct alignas(64) Participant {
   std::atomic<std::uint32_t> threads;            // of the process; in a Python program, those that run Python
   std::atomic<std::uint32_t> starting;           // generation of a forked child that has not stored its pid yet
   std::atomic<std::uint64_t> hub_address;        // WakeAddress of the process's hub (channel/wake_hub.h); 0: no hub
-  std::uint64_t reserved[2];
+  std::atomic<std::uint64_t> name[kNameWords];   // of the process in multiprocessing: UTF-8, padded with zeros
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };
 static_assert(sizeof(Participant) == 1024 && offsetof(Participant, waits) == 32);
 static_assert(offsetof(Participant, wake_entries) == 28 && offsetof(Participant, hub_address) == 232);
+static_assert(offsetof(Participant, name) == 240 && offsetof(Participant, deferred_frees) == 288);
 
 // The wake pipe of a participant for one end of a channel. Only that participant writes its table. `channel` changes
 // only while `address` is 0.

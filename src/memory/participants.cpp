@@ -1,15 +1,27 @@
 #include "memory/participants.h"
 
+#include <cstring>
 #include <mutex>
 #include <new>
 
 #include "platform/clock.h"
 #include "platform/file.h"
 #include "platform/machine.h"
+#include "platform/text.h"
 
 namespace shmtree::memory {
 
 using namespace platform;
+
+namespace {
+
+constinit std::atomic<std::uint64_t> g_name[kNameWords] = {};  // of this process
+
+void write_name(Participant& mine) noexcept {
+  for (std::uint32_t i = 0; i < kNameWords; ++i) store_relaxed(mine.name[i], g_name[i].load(std::memory_order_relaxed));
+}
+
+}  // namespace
 
 bool Participants::is_alive(Identity identity) const noexcept {
   const Participant& other = slot_of_identity(identity);
@@ -100,6 +112,7 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   for (Wait& left : mine.waits) store_relaxed(left.what, static_cast<std::uint32_t>(WaitFor::kNothing));
   store_relaxed(mine.wake_entries, 0u);
   store_relaxed(mine.hub_address, std::uint64_t{0});
+  write_name(mine);
   store_release(mine.generation, generation);
   store_release(mine.status, static_cast<std::uint32_t>(status));
   std::atomic<std::uint32_t>& high = mapping_.header().participants_high;
@@ -146,6 +159,7 @@ void Participants::adopt(Identity identity, UniqueFd lock) noexcept {
   ReservedSlot claimed{identity, std::move(lock)};
   keep_lock_from_children(claimed);
   store_relaxed(mine.pid, process_id());
+  write_name(mine);
   become(std::move(claimed));
 }
 
@@ -187,6 +201,20 @@ void Participants::leave() noexcept {
   const std::lock_guard guard(mutex_);
   liveness_fd_.reset();
   identity_.store(kNoIdentity, std::memory_order_release);
+}
+
+bool Participants::set_process_name(std::string_view name) noexcept {
+  std::uint64_t words[kNameWords] = {};
+  const std::size_t fits = std::min(name.size(), sizeof words);
+  std::memcpy(words, name.data(), fits < name.size() ? platform::utf8_prefix(name.substr(0, fits)) : fits);
+  bool is_new = false;
+  for (std::uint32_t i = 0; i < kNameWords; ++i) is_new |= g_name[i].exchange(words[i], std::memory_order_relaxed) != words[i];
+  return is_new;
+}
+
+void Participants::note_process_name() noexcept {
+  const Identity me = current();
+  if (me != kNoIdentity) write_name(slot_of_identity(me));
 }
 
 void Participants::set_pinned(bool pinned) noexcept {

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string_view>
 #include <utility>
 
 #include "memory/mapping.h"
@@ -87,6 +88,11 @@ class Participants {
   void leave() noexcept;
 
   // Under the arena lock: records that this process has pages registered for DMA, or no longer has.
+  // Sets the name of this process, for the arenas that it attaches to from now on. Cuts it at 48 bytes. Returns false if
+  // the process has that name already.
+  static bool set_process_name(std::string_view name) noexcept;
+  // Writes that name to this process's slot.
+  void note_process_name() noexcept;
   void set_pinned(bool pinned) noexcept;
   // Returns true if any process has pages registered for DMA.
   bool is_pinned() const noexcept;

@@ -1,7 +1,9 @@
 #include "observe/observed_participants.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "platform/clock.h"
@@ -37,6 +39,16 @@ std::string_view word_of(memory::WaitFor what) noexcept {
   return "unknown";
 }
 
+// A name that is being changed may be read in part.
+std::string name_of(const memory::Participant& said) {
+  char text[sizeof said.name];
+  for (std::uint32_t i = 0; i < memory::kNameWords; ++i) {
+    const std::uint64_t word = said.name[i].load();
+    std::memcpy(text + i * sizeof word, &word, sizeof word);
+  }
+  return {text, strnlen(text, sizeof text)};
+}
+
 }  // namespace
 
 ObservedParticipants::ObservedParticipants(const ArenaFile& file, const memory::ArenaHeader& header,
@@ -52,6 +64,7 @@ ObservedParticipants::ObservedParticipants(const ArenaFile& file, const memory::
     ObservedParticipant& info = participants_.emplace_back();
     info.slot = slot;
     info.namespace_pid = said.pid.load();
+    info.name = name_of(said);
     info.alive = file.is_locked(slot);
     // A dead participant matches no process: one with the same pid in another namespace is a different process.
     const Process process = info.alive ? seen_process(processes, info.namespace_pid) : Process{};

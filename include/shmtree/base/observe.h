@@ -58,6 +58,7 @@ struct ObservedParticipant {
   std::uint32_t slot = 0;             ///< Index in the participant table. It is reused after the process has detached.
   int pid = 0;                        ///< Process id as seen here. 0 also for a process that was killed.
   int namespace_pid = 0;              ///< Process id that it wrote itself, in its own PID namespace.
+  std::string name{};                 ///< Its name in multiprocessing, cut at 48 bytes. Empty in a C++ program.
   bool alive = false;                 ///< False: it was killed, and recovery has not run yet.
   bool stopped = false;               ///< It is stopped. Known only for visible processes.
   bool leaving = false;               ///< It is about to exit.

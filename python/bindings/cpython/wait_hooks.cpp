@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bindings/cpython/gil.h"
+#include "memory/arena.h"
 
 namespace shmtree::python {
 namespace {
@@ -75,6 +76,17 @@ std::uint32_t count_threads() noexcept {
 
 }  // namespace
 
+void note_process_name() noexcept {
+  const Ref key(PyUnicode_FromString("multiprocessing.process"));
+  const Ref module(key ? PyImport_GetModule(key.get()) : nullptr);
+  const Ref process(module ? PyObject_GetAttrString(module.get(), "_current_process") : nullptr);
+  const Ref name(process ? PyObject_GetAttrString(process.get(), "_name") : nullptr);
+  Py_ssize_t bytes = 0;
+  const char* text = name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8AndSize(name.get(), &bytes) : nullptr;
+  if (text) memory::Arena::set_process_name({text, static_cast<std::size_t>(bytes)});
+  PyErr_Clear();
+}
+
 void GilHooks::after_block() noexcept {
   restore_thread(state_);
 }
@@ -84,6 +96,7 @@ bool GilHooks::interrupted() noexcept {
     call_idle_callback();
   if (PyErr_Occurred() || PyErr_CheckSignals() != 0) return true;
   threads_ = count_threads();
+  note_process_name();
   return false;
 }
 

@@ -65,6 +65,9 @@ auto with_hooks(bool detached, Act act) {
   return act(static_cast<platform::WaitHooks&>(hooks));
 }
 
+// Copies the name that multiprocessing has for this process to its arenas, for observers. Needs the GIL.
+void note_process_name() noexcept;
+
 // Notes that this thread is about to end the process; false takes that back, as in a forked child. The exit closes the
 // channels that other threads wait at. These threads must not see that result, so they keep waiting.
 void set_exiting(bool exiting);

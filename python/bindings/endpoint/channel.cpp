@@ -174,6 +174,7 @@ void bind_channel(py::module_& module) {
     set_exiting(false);
     memory::note_exit(memory::Failure::kNone);
   });
+  module.def("note_process_name", &note_process_name);
   module.def(
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, "callback"_a);
   module.def(

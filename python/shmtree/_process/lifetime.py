@@ -159,8 +159,15 @@ class _Anchor:
     """Keeps the after-fork hook registered: multiprocessing drops a hook when its object is collected."""
 
 
+def _note_name(_: object = None) -> None:
+    # A forked child still has its parent's name while the hooks of os.register_at_fork run.
+    _core.note_process_name()
+
+
 _anchor = _Anchor()
 multiprocessing.util.register_after_fork(_anchor, _expect_exit)
+multiprocessing.util.register_after_fork(_anchor, _note_name)
+_note_name()
 _expect()
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

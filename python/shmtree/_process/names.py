@@ -45,6 +45,7 @@ _MAX_TURNS = 16
 
 def create_name(name: str, kind: int, arena: _core.Arena, block: int = 0, note: str = "") -> _core.Name:
     check_name(name)
+    _core.note_process_name()
     spawn.sweep()
     return _core.Name.create(name, kind, arena, block, note)
 
@@ -71,6 +72,7 @@ def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
     Raises FileNotFoundError if there is none, or TimeoutError after `timeout` seconds (None: never).
     """
     check_name(name)
+    _core.note_process_name()
     spawn.sweep()
     return _core.Name.open(name, timeout)
 
