@@ -10,11 +10,10 @@ import time
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 import shmtree
 from shmtree._ipc.observer import Observer
-from shmtree.cli import screen
+from shmtree.cli import screen, tables
 
 WIDTH = 80
 SECONDS = 2.0
@@ -52,8 +51,7 @@ def draw(path: str) -> None:
     look["arenas"] = [arena for arena in look["arenas"] if {"samples", "batches"} & {*names_in(arena)}]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
-        for line in screen.lines(look, WIDTH):
-            console.print(Text.assemble(*line), no_wrap=True, overflow="crop")
+        console.print(*map(tables.drawn, screen.blocks(look)), sep="\n")
     console.save_svg(path, title="shmtree top")
     for process in processes:
         process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -46,8 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
             sys.stdout.reconfigure(errors="backslashreplace")
-        options = parser.parse_args(arguments)
+        try:
+            options = parser.parse_args(arguments)
+        except SystemExit:  # after --help
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            raise
         verb = options.verb
+        for each in (signal.SIGTERM, signal.SIGHUP) if verb in _ENDLESS else ():
+            if signal.getsignal(each) is signal.SIG_DFL:
+                signal.signal(each, signal.default_int_handler)
         check_output()
         if verb is None:
             parser.print_help()
@@ -60,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has closed the pipe; prevents a second error at interpreter exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, Error) as error:
+    except (OSError, ValueError, Error) as error:
         if sys.stderr is not None:
             print(f"shmtree: {error}", file=sys.stderr)
         return 1

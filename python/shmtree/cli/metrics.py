@@ -7,143 +7,121 @@ from __future__ import annotations
 
 import argparse
 import http.server
+import importlib.util
 import json
 import re
 import socket
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 from .._ipc.observer import Observer
 from .._process import lifetime
 from . import tables
 from .arguments import add_json, add_verb, address, port
+from .results import failed
 
-CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _STUCK_S = 10.0  # closes a connection if its client sends nothing for this long
 
-
-class _Family(NamedTuple):
-    """A metric, and the value that it takes from an object."""
-
-    name: str
-    help: str
-    key: str
-    kind: str = "gauge"
-
-
-def _counter(name: str, text: str, key: str) -> _Family:
-    return _Family(name, text, key, "counter")
-
-
-#: Metrics of each kind of object in an arena. The keys are those of `observe`.
+#: Metrics of each kind of object in an arena: name, help, and the key of `observe`. Names of counters end with `_total`.
 _ARENA = [
-    _Family("arena_max_bytes", "The arena's budget.", "max_bytes"),
-    _Family("arena_committed_bytes", "Memory that the kernel has allocated for the arena.", "committed_bytes"),
-    _Family("arena_used_bytes", "Memory in allocated blocks.", "used_bytes"),
-    _Family("arena_held_bytes", "Memory pinned by processes: views, and objects that they created.", "held_bytes"),
-    _Family("arena_blocks", "Allocated blocks.", "blocks"),
-    _Family("arena_participants", "Attached processes, and dead ones that await recovery.", "taking"),
-    _Family("arena_killed", "Dead processes that await recovery.", "killed"),
-    _Family("arena_stopped", "Attached processes that are stopped.", "stopped"),
-    _counter("arena_reconciles", "Recoveries after the death of a process.", "reconciles"),
-]  # fmt: skip
+    ("arena_max_bytes", "The arena's budget.", "max_bytes"),
+    ("arena_committed_bytes", "Memory that the kernel has allocated for the arena.", "committed_bytes"),
+    ("arena_used_bytes", "Memory in allocated blocks.", "used_bytes"),
+    ("arena_held_bytes", "Memory pinned by processes: views, and objects that they created.", "held_bytes"),
+    ("arena_blocks", "Allocated blocks.", "blocks"),
+    ("arena_participants", "Attached processes, and dead ones that await recovery.", "taking"),
+    ("arena_killed", "Dead processes that await recovery.", "killed"),
+    ("arena_stopped", "Attached processes that are stopped.", "stopped"),
+    ("arena_reconciles_total", "Recoveries after the death of a process.", "reconciles"),
+]
 _HOLDER = [
-    _Family("holder_bytes", "Memory that a process pins.", "bytes"),
-    _Family("holder_seconds", "Time since the process pinned the oldest of these blocks.", "seconds"),
+    ("holder_bytes", "Memory that a process pins.", "bytes"),
+    ("holder_seconds", "Time since the process pinned the oldest of these blocks.", "seconds"),
 ]
 _WAIT = [
-    _Family("waiting_threads", "Threads that are blocked in a call.", "threads"),
-    _Family("waiting_seconds", "Time for which the longest of them has been blocked.", "seconds"),
+    ("waiting_threads", "Threads that are blocked in a call.", "threads"),
+    ("waiting_seconds", "Time for which the longest of them has been blocked.", "seconds"),
 ]
 _CHANNEL = [
-    _Family("channel_queued", "Messages that can be received, including nacked ones.", "queued"),
-    _Family("channel_queued_bytes", "Bytes of the messages that were put and not yet received.", "queued_bytes"),
-    _Family("channel_capacity", "Number of messages at which put() waits.", "capacity"),
-    _Family("channel_taken", "Unacked messages.", "taken"),
-    _Family("channel_dead_letters", "Messages that reached max_attempts and are in dead_letters().", "dead_letters"),
-    _counter("channel_put", "Messages put.", "put"),
-    _counter("channel_received", "Messages received.", "received"),
-    _counter("channel_dropped", "Messages dropped for newer ones.", "dropped"),
-    _Family("channel_senders", "Processes attached as senders.", "senders_attached"),
-    _Family("channel_receivers", "Processes attached as receivers.", "receivers_attached"),
-    _counter("channel_full_seconds", "Time during which at least one thread waited for space.", "full_seconds"),
-    _counter("channel_empty_seconds", "Time during which at least one thread waited for messages.", "empty_seconds"),
-    _Family("channel_oldest_seconds", "Minimum age of the oldest message.", "oldest_seconds"),
+    ("channel_queued", "Messages that can be received, including nacked ones.", "queued"),
+    ("channel_queued_bytes", "Bytes of the messages that were put and not yet received.", "queued_bytes"),
+    ("channel_capacity", "Number of messages at which put() waits.", "capacity"),
+    ("channel_taken", "Unacked messages.", "taken"),
+    ("channel_dead_letters", "Messages that reached max_attempts and are in dead_letters().", "dead_letters"),
+    ("channel_put_total", "Messages put.", "put"),
+    ("channel_received_total", "Messages received.", "received"),
+    ("channel_dropped_total", "Messages dropped for newer ones.", "dropped"),
+    ("channel_senders", "Processes attached as senders.", "senders_attached"),
+    ("channel_receivers", "Processes attached as receivers.", "receivers_attached"),
+    ("channel_full_seconds_total", "Time during which at least one thread waited for space.", "full_seconds"),
+    ("channel_empty_seconds_total", "Time during which at least one thread waited for messages.", "empty_seconds"),
+    ("channel_oldest_seconds", "Minimum age of the oldest message.", "oldest_seconds"),
 ]
-_LIMITING = _Family("channel_limiting", "1: the other end of the channel waits for this end.", "limiting")
+_LIMITING = [("channel_limiting", "1: the other end of the channel waits for this end.", "limiting")]
 _LATEST = [
-    _counter("latest_versions", "Versions published.", "version"),
-    _Family("latest_publishers", "Attached publishers.", "publishing"),
+    ("latest_versions_total", "Versions published.", "version"),
+    ("latest_publishers", "Attached publishers.", "publishing"),
 ]
 _BROADCAST = [
-    _counter("broadcast_put", "Messages put.", "put"),
-    _Family("broadcast_kept", "Messages that can still be read.", "kept"),
-    _Family("broadcast_capacity", "Number of messages at which put() waits for a subscriber.", "capacity"),
-    _Family("broadcast_publishers", "Attached publishers.", "publishing"),
+    ("broadcast_put_total", "Messages put.", "put"),
+    ("broadcast_kept", "Messages that can still be read.", "kept"),
+    ("broadcast_capacity", "Number of messages at which put() waits for a subscriber.", "capacity"),
+    ("broadcast_publishers", "Attached publishers.", "publishing"),
 ]
 _SUBSCRIBER = [
-    _Family("subscriber_behind", "Messages that the subscriber has not read yet.", "behind"),
-    _counter("subscriber_missed", "Messages that were overwritten before the subscriber read them.", "missed"),
+    ("subscriber_behind", "Messages that the subscriber has not read yet.", "behind"),
+    ("subscriber_missed_total", "Messages that were overwritten before the subscriber read them.", "missed"),
 ]
 _REPLAY = [
-    _Family("replay_rows", "Rows that can be sampled.", "rows"),
-    _Family("replay_capacity", "Maximum number of rows.", "capacity"),
-    _counter("replay_chunks_opened", "Chunks that rows were added to.", "chunks_opened"),
+    ("replay_rows", "Rows that can be sampled.", "rows"),
+    ("replay_capacity", "Maximum number of rows.", "capacity"),
+    ("replay_chunks_opened_total", "Chunks that rows were added to.", "chunks_opened"),
 ]
-_REFUSED = _Family("refused", "1: the object cannot be read; `reason` says why.", "one")
-_LOOK = _Family("look_seconds", "Duration of this snapshot.", "seconds")
-
-_FAMILIES = [*_ARENA, *_HOLDER, *_WAIT, *_CHANNEL, _LIMITING, *_LATEST, *_BROADCAST, *_SUBSCRIBER, *_REPLAY]
-_FAMILIES += [_REFUSED, _LOOK]
+_REFUSED = [("refused", "1: the object cannot be read; `reason` says why.", "one")]
+_LOOK = [("look_seconds", "Duration of this snapshot.", "seconds")]
+_ALL = [
+    *_ARENA, *_HOLDER, *_WAIT, *_CHANNEL, *_LIMITING, *_LATEST, *_BROADCAST, *_SUBSCRIBER, *_REPLAY, *_REFUSED, *_LOOK
+]  # fmt: skip
 
 
 class _Page:
-    """The samples of one snapshot, by family."""
+    """The samples of one snapshot. It is a registry of prometheus_client, of which only `collect` is used."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, list[str]] = defaultdict(list)
+        from prometheus_client.core import Metric
 
-    def add(self, families: list[_Family], thing: dict[str, Any], /, **labels: object) -> None:
-        text = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
-        braces = f"{{{text}}}" if text else ""
-        for family in families:
-            self._samples[family.name].append(f"{braces} {_number(thing[family.key])}")
+        self._metrics = {
+            name: Metric(f"shmtree_{name.removesuffix('_total')}", text, "counter" if "_total" in name else "gauge")
+            for name, text, _ in _ALL
+        }
 
-    def lines(self) -> Iterator[str]:
-        for family in _FAMILIES:
-            name = f"shmtree_{family.name}"
-            suffix = "_total" if family.kind == "counter" else ""
-            yield f"# TYPE {name} {family.kind}"
-            yield f"# HELP {name} {family.help}"
-            for sample in self._samples[family.name]:
-                yield f"{name}{suffix}{sample}"
-        yield "# EOF"
+    def add(self, families: list[tuple[str, str, str]], thing: dict[str, Any], /, **labels: object) -> None:
+        printable = {key: tables.printable(str(value)) for key, value in labels.items()}
+        for name, _, key in families:
+            self._metrics[name].add_sample(f"shmtree_{name}", printable, thing[key])
 
-
-def _escaped(text: str) -> str:
-    return tables.printable(text).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    return "+Inf" if value == float("inf") else str(value)
+    def collect(self) -> Iterable[Any]:
+        return self._metrics.values()
 
 
 def page(snapshot: dict[str, Any], seconds: float) -> str:
     """Returns a snapshot of an `Observer`, which took `seconds`, as OpenMetrics text."""
+    from prometheus_client.openmetrics import exposition
+
+    generate_latest: Any = exposition.generate_latest
     made = _Page()
     for arena in snapshot["arenas"]:
         _add_arena(made, arena)
-    made.add([_LOOK], {"seconds": seconds})
-    return "\n".join(made.lines()) + "\n"
+    made.add(_LOOK, {"seconds": seconds})
+    return bytes(generate_latest(made)).decode()
 
 
 def _add_arena(made: _Page, arena: dict[str, Any]) -> None:
     uuid = arena["uuid"]
     if arena["refused"]:
-        made.add([_REFUSED], {"one": 1}, arena=uuid, thing="arena", reason=arena["refused"])
+        made.add(_REFUSED, {"one": 1}, arena=uuid, thing="arena", reason=arena["refused"])
         return
     processes = arena["participants"]
     killed = sum(not one["alive"] for one in processes)
@@ -152,15 +130,20 @@ def _add_arena(made: _Page, arena: dict[str, Any]) -> None:
     for holder in arena["holders"]:
         made.add(_HOLDER, holder, arena=uuid, pid=holder["pid"])
     _add_waits(made, arena)
-    for kind, add in (("channel", _add_channel), ("latest", _add_latest), ("broadcast", _add_broadcast),
-                      ("replay", _add_replay)):  # fmt: skip
+    for kind, families in (("channel", _CHANNEL), ("latest", _LATEST), ("broadcast", _BROADCAST), ("replay", _REPLAY)):
         for number, thing in enumerate(arena[f"{kind}s"]):
             labels = {"arena": uuid, kind: next(iter(thing["names"]), number)}
             if thing["refused"]:
                 labels = {"arena": uuid, "thing": f"{kind} {labels[kind]}", "reason": thing["refused"]}
-                made.add([_REFUSED], {"one": 1}, **labels)
-            else:
-                add(made, thing, labels)
+                made.add(_REFUSED, {"one": 1}, **labels)
+                continue
+            capacity = thing.get("capacity") or float("inf")
+            made.add(families, {**thing, "capacity": capacity, "publishing": len(thing.get("publishers", ()))}, **labels)
+            for end in ("sender", "receiver") if kind == "channel" else ():
+                limits = (thing["limiting"] or {}).get("end") == end
+                made.add(_LIMITING, {"limiting": int(limits)}, **labels, end=end)
+            for number, subscriber in enumerate(thing["subscribers"] if kind == "broadcast" else ()):
+                made.add(_SUBSCRIBER, subscriber, **labels, subscriber=number, pid=subscriber["pid"] or "")
 
 
 def _add_waits(made: _Page, arena: dict[str, Any]) -> None:
@@ -172,27 +155,6 @@ def _add_waits(made: _Page, arena: dict[str, Any]) -> None:
     for (pid, what, at), seconds in waits.items():
         threads = {"threads": len(seconds), "seconds": max(seconds)}
         made.add(_WAIT, threads, arena=arena["uuid"], pid=pid, what=what, at=at)
-
-
-def _add_channel(made: _Page, channel: dict[str, Any], labels: dict[str, Any]) -> None:
-    made.add(_CHANNEL, {**channel, "capacity": channel["capacity"] or float("inf")}, **labels)
-    limiting = (channel["limiting"] or {}).get("end")
-    for end in ("sender", "receiver"):
-        made.add([_LIMITING], {"limiting": int(limiting == end)}, **labels, end=end)
-
-
-def _add_latest(made: _Page, latest: dict[str, Any], labels: dict[str, Any]) -> None:
-    made.add(_LATEST, {**latest, "publishing": len(latest["publishers"])}, **labels)
-
-
-def _add_broadcast(made: _Page, broadcast: dict[str, Any], labels: dict[str, Any]) -> None:
-    made.add(_BROADCAST, {**broadcast, "publishing": len(broadcast["publishers"])}, **labels)
-    for number, subscriber in enumerate(broadcast["subscribers"]):
-        made.add(_SUBSCRIBER, subscriber, **labels, subscriber=number, pid=subscriber["pid"] or "")
-
-
-def _add_replay(made: _Page, replay: dict[str, Any], labels: dict[str, Any]) -> None:
-    made.add(_REPLAY, replay, **labels)
 
 
 #: Host names and addresses that always mean this machine, whatever a name server answers.
@@ -251,7 +213,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         body = self.server.page().encode()
         self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
+        self.send_header("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -268,12 +230,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _run_metrics(options: argparse.Namespace) -> int:
+    if importlib.util.find_spec("prometheus_client") is None:
+        return failed('metrics needs prometheus-client; run pip install "shmtree[metrics]"')
     try:
         server = Server(options.port, options.host, options.allow_host)
     except OSError as error:
         where = f"{_as_in_url(options.host)}, port {options.port}"
-        print(f"shmtree: cannot listen on {where}: {error.strerror}", file=sys.stderr)
-        return 1
+        return failed(f"cannot listen on {where}: {error.strerror or error}")
     with server:
         print(json.dumps({"address": server.address}) if options.json else server.address, flush=True)
         server.serve_forever()

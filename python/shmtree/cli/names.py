@@ -18,14 +18,17 @@ from .arguments import add_json, add_verb
 def _ls(options: argparse.Namespace) -> int:
     if options.all:
         snapshot = seen(observe())
-        print(json.dumps(snapshot) if options.json else tables.all_arenas(snapshot))
+        if options.json:
+            print(json.dumps(snapshot))
+        else:
+            tables.show(tables.arenas(snapshot), *((each, "") for each in tables.refusals(snapshot)))
         return 0
     names = _names()
     if options.json:
         print(json.dumps({"names": names}))
         return 0
     if names:
-        print(tables.names((known["name"], known["kind"], _processes(known["pids"])) for known in names))
+        tables.show_names((known["name"], known["kind"], _processes(known["pids"])) for known in names)
     return 0
 
 

@@ -15,22 +15,11 @@ from typing import Any, NamedTuple
 from .._run import launch, notes, results
 from . import output_files, tables
 from .arguments import add_verb
-from .columns import Column, Line, Table, plain
-from .terminal import DUMB
 
-_COLUMNS = (
-    Column("KIND"),
-    Column("CREATED AT", least=16),
-    Column("THROUGH", least=10, rank=4),
-    Column("OBJECTS", is_number=True, rank=3),
-    Column("MESSAGES", is_number=True),
-    Column("BYTES", is_number=True),
-    Column("PUT", is_number=True, rank=1),
-    Column("GET", is_number=True, rank=1),
-    Column("BLOCKED", is_number=True, rank=2),
-    Column("CPU", is_number=True),
-)
-_PROFILE_COLUMNS = (Column("PICKLE", is_number=True), Column("SAVES", is_number=True))
+_HEADS = ("KIND", "CREATED AT", "THROUGH", "OBJECTS", "MESSAGES", "BYTES", "PUT", "GET", "BLOCKED", "CPU")
+_PROFILE_HEADS = ("PICKLE", "SAVES")
+_WIDE_HEADS = frozenset(["THROUGH", "OBJECTS", "PUT", "GET", "BLOCKED"])  # left out on a narrow terminal
+_WIDE = 100  # columns of a terminal
 _MAX_ROWS = 50  # in the table
 _DATA_LOADER = os.path.join("torch", "utils", "data")
 _SHARED_TENSORS = "its tensors of share_memory_() arrive as copies; see docs/run.md"
@@ -99,25 +88,12 @@ def _print(report: _Report) -> None:
 
 
 def _print_rows(report: _Report) -> None:
-    columns = (*_COLUMNS, *_PROFILE_COLUMNS) if report.profile else _COLUMNS
-    rows = [_cells(row, report.profile) for row in report.rows[:_MAX_ROWS]]
-    is_terminal = sys.stderr.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else None
-    lines = Table(columns, [[(cell, "") for cell in row] for row in rows]).lines(width)
-    if is_terminal and os.environ.get("TERM", "").lower() not in DUMB and importlib.util.find_spec("rich") is not None:
-        _draw(lines)
-        return
-    for line in lines:
-        print(plain(line), file=sys.stderr)
-
-
-def _draw(lines: Sequence[Line]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    for line in lines:
-        console.print(Text.assemble(*line), soft_wrap=True)
+    heads = (*_HEADS, *_PROFILE_HEADS) if report.profile else _HEADS
+    is_narrow = sys.stderr.isatty() and shutil.get_terminal_size().columns < _WIDE
+    kept = [each for each in heads if not (is_narrow and each in _WIDE_HEADS)]
+    rows = [dict(zip(heads, _cells(row, report.profile))) for row in report.rows[:_MAX_ROWS]]
+    table = tables.Table(kept, [[(row[head], "") for head in kept] for row in rows])
+    tables.show(table, file=sys.stderr)
 
 
 def _cells(row: results.Row, profile: bool) -> list[str]:

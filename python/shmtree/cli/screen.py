@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._ipc.observer import users
-from . import columns, processes, tables
-from .columns import Column, Line, Table
+from . import processes, tables
+from .tables import Span, Table
 
-_CHANNELS = (
-    Column("CHANNEL", least=12),
-    Column("DEPTH", is_number=True),
-    Column("BYTES", rank=5, is_number=True),
-    Column("PUT/S", rank=2, is_number=True),
-    Column("GET/S", rank=1, is_number=True),
-    Column("OLDEST", rank=6, is_number=True),
-    Column("FULL", rank=3, is_number=True),
-    Column("EMPTY", rank=4, is_number=True),
-    Column("WAITS FOR"),
-)
-_PROCESSES = (
-    Column("PID", is_number=True),
-    Column("COMMAND", least=12),
-    Column("SENDS TO", least=8),
-    Column("RECEIVES FROM", least=8),
-    Column("PINS", rank=1, is_number=True),
-    Column("FOR", rank=2, is_number=True),
-    Column("STATE"),
-)
+_CHANNELS = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "WAITS FOR")
+_PROCESSES = ("PID", "NAME", "COMMAND", "SENDS TO", "RECEIVES FROM", "PINS", "FOR", "STATE")
 _NOTED_S = 0.05  # shortest wait that is shown
 _MAX_LIMITS = 4  # maximum number of bottlenecks that are shown
 _HALF = 0.5  # share of the time from which a channel is shown as often full or empty
+_LEAST_ROWS = 2  # of a table on a terminal, however low that is
 
 Channel = tuple[dict[str, Any], int]  # an arena, and the channel's number in it
 
@@ -54,17 +36,6 @@ SORTS: dict[str, Callable[[dict[str, Any]], float]] = {
 }
 
 
-class Order(NamedTuple):
-    """The order of channels."""
-
-    by: str = "name"
-    is_reversed: bool = False
-
-    def next(self) -> Order:
-        names = list(SORTS)
-        return Order(names[(names.index(self.by) + 1) % len(names)], self.is_reversed)
-
-
 def _channels_of(snapshot: dict[str, Any]) -> Iterator[Channel]:
     for arena in snapshot["arenas"]:
         for number in range(len(arena.get("channels", ()))):
@@ -75,7 +46,7 @@ def _share(share: float, style: str) -> tuple[str, str]:
     return f"{share:.0%}", style if share >= _HALF else ""
 
 
-def _channel_row(arena: dict[str, Any], number: int) -> Line:
+def _channel_row(arena: dict[str, Any], number: int) -> list[Span]:
     channel = arena["channels"][number]
     label = tables.channel_label(arena, number)
     if channel["refused"]:
@@ -94,13 +65,12 @@ def _channel_row(arena: dict[str, Any], number: int) -> Line:
     ]
 
 
-def channels(snapshot: dict[str, Any], order: Order) -> Table:
+def _channels(snapshot: dict[str, Any], sort: str) -> Table:
     def key(channel: Channel) -> tuple[float, str]:
         arena, number = channel
-        return SORTS[order.by](arena["channels"][number]), tables.channel_label(arena, number)
+        return SORTS[sort](arena["channels"][number]), tables.channel_label(arena, number)
 
-    found = sorted(_channels_of(snapshot), key=key, reverse=order.is_reversed)
-    return Table(_CHANNELS, [_channel_row(*each) for each in found])
+    return Table(_CHANNELS, [_channel_row(*each) for each in sorted(_channels_of(snapshot), key=key)])
 
 
 class _Process:
@@ -109,6 +79,7 @@ class _Process:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.namespace_pid = 0
+        self.name = ""
         self.sends: list[str] = []
         self.receives: list[str] = []
         self.bytes = 0
@@ -118,20 +89,23 @@ class _Process:
 
     def add_state(self, one: dict[str, Any]) -> None:
         self.namespace_pid = one["namespace_pid"]
+        self.name = tables.printable(one["name"])
         if one["stopped"]:
             self.state = "stopped"
         elif one["leaving"]:
             self.state = "exiting"
         self.waits = max((self.waits, *(wait["seconds"] for wait in one["waits"])))
 
-    def row(self) -> Line:
+    def row(self) -> list[Span]:
         if self.pid:
-            name = (str(self.pid), ""), (processes.command(self.pid) or "-", "")
+            pid, command = str(self.pid), processes.command(self.pid) or "-"
         else:
-            name = (str(self.namespace_pid or "-"), ""), ("in another PID namespace", "")
+            pid, command = str(self.namespace_pid or "-"), "in another PID namespace"
         state = self.state or (f"waits {self.waits:.1f} s" if self.waits >= _NOTED_S else "runs")
         return [
-            *name,
+            (pid, ""),
+            (self.name or "-", ""),
+            (command, ""),
             (", ".join(self.sends) or "-", ""),
             (", ".join(self.receives) or "-", ""),
             (tables.size(self.bytes) if self.bytes else "-", ""),
@@ -183,33 +157,28 @@ def _killed(snapshot: dict[str, Any]) -> Iterator[str]:
         yield f"Killed, memory not freed yet: {tables.first([str(pid) for pid in sorted(killed)])}."
 
 
-def _sentences(snapshot: dict[str, Any], width: int | None) -> list[Line]:
+def _sentences(snapshot: dict[str, Any]) -> list[Span]:
     """Returns the limiting stage of each program, and what could not be read."""
-    limits = tables.limiting_lines(snapshot)[:_MAX_LIMITS]
     style = "bold yellow" if snapshot["bottlenecks"] else ""
-    said = [
-        *((each, style) for each in limits),
+    return [
+        *((each, style) for each in tables.limiting_lines(snapshot)[:_MAX_LIMITS]),
         *((each, "red") for each in (*_killed(snapshot), *tables.refusals(snapshot))),
     ]
-    return [[(line, style)] for text, style in said for line in (textwrap.wrap(text, width) if width else [text])]
 
 
-def lines(
-    snapshot: dict[str, Any], width: int | None = None, height: int | None = None, order: Order | None = None
-) -> list[Line]:
-    """Returns the lines of a snapshot, within `width` and `height` if they are given."""
-    order = order or Order()
-    head = _sentences(snapshot, width)
-    processes_shown = Table(_PROCESSES, [process.row() for process in _processes_of(snapshot)])
-    shown = channels(snapshot, order), processes_shown, tables.arenas(snapshot)
-    blocks = [table.lines(width) for table in shown]
-    if height is not None:
-        blocks = columns.within(blocks, height - len(head) - len(blocks))
-    made = list(head)
-    for block in blocks:
-        made += [[], *block]
+def blocks(snapshot: dict[str, Any], sort: str = "name", height: int | None = None) -> list[Table | Span]:
+    """Returns the sentences and tables of a snapshot. `height`: number of lines that are shown; None: all."""
+    made: list[Table | Span] = [*_sentences(snapshot)]
+    shown = [
+        _channels(snapshot, sort),
+        Table(_PROCESSES, [process.row() for process in _processes_of(snapshot)]),
+        tables.arenas(snapshot),
+    ]
+    counts = [len(table.rows) for table in shown]
+    while height is not None and sum(counts) + len(made) + 9 > height and max(counts) > _LEAST_ROWS:
+        counts[counts.index(max(counts))] -= 1
+    for table, count in zip(shown, counts):
+        made += [("", ""), Table(table.heads, table.rows[:count])]
+        if count < len(table.rows):
+            made.append((f"+ {len(table.rows) - count} more", "dim"))
     return made
-
-
-def text(snapshot: dict[str, Any], width: int | None = None, order: Order | None = None) -> str:
-    return "\n".join(columns.plain(line) for line in lines(snapshot, width, None, order))

@@ -1,44 +1,81 @@
-"""The observer's snapshot as readable text."""
+"""The observer's snapshot as readable text, and tables, which rich draws if it is installed."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 from .._ipc.observer import users
-from .columns import Column, Table, plain
 
-_ARENAS = (
-    Column("ARENA", least=12),
-    Column("KIND"),
-    Column("PROCESSES", least=9),
-    Column("USED", is_number=True),
-    Column("OF", is_number=True),
+_NUMBERS = frozenset(
+    ["PID", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "PINS", "FOR", "USED", "OF",
+     "OBJECTS", "MESSAGES", "PUT", "GET", "BLOCKED", "CPU", "PICKLE", "SAVES"]  # fmt: skip
 )
-
-
-_NAMES = (Column("NAME", least=12), Column("KIND"), Column("PROCESSES", least=9))
+_SHORTENED = frozenset(["NAME", "CHANNEL", "ARENA", "COMMAND", "SENDS TO", "RECEIVES FROM", "PROCESSES", "CREATED AT", "THROUGH"])
 _SHOWN = 4  # objects of a list that are named
+
+Span = tuple[str, str]  #: a text, and its style as rich names it; "" for none
+
+
+class Table(NamedTuple):
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Span]]  #: each has a cell for each column
+
+
+def has_rich() -> bool:
+    return importlib.util.find_spec("rich") is not None
+
+
+def drawn(block: Table | Span) -> Any:
+    """Returns a table or a sentence for rich to draw. A column of names is shortened where the width is too small."""
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    if not isinstance(block, Table):
+        return Text(*block)
+    table = Drawn(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in block.heads:
+        table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head not in _SHORTENED)
+    for row in block.rows:
+        table.add_row(*(Text(*cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    return table
+
+
+def show(*blocks: Table | Span, file: TextIO | None = None) -> None:
+    """Prints tables and sentences, within the width of the terminal, or of COLUMNS or 80 elsewhere."""
+    file = file or sys.stdout
+    if has_rich():
+        from rich.console import Console
+
+        Console(file=file).print(*map(drawn, blocks), sep="\n")
+    else:
+        print(*map(_plain, blocks), sep="\n", file=file)
+    file.flush()
+
+
+def _plain(block: Table | Span) -> str:
+    if not isinstance(block, Table):
+        return block[0]
+    rows = [block.heads, *([text for text, _ in row] for row in block.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def wrapped(text: str) -> str:
     """Returns a text with its lines wrapped at the width of the terminal, if the output goes to one."""
-    columns = width()
-    return text if columns is None else "\n".join(_wrapped(line, columns) for line in text.split("\n"))
+    if not sys.stdout.isatty():
+        return text
+    columns = max(shutil.get_terminal_size().columns, 1)
+    return "\n".join(textwrap.fill(line, columns, subsequent_indent=_indent(line, columns)) for line in text.split("\n"))
 
 
-def _wrapped(line: str, columns: int) -> str:
+def _indent(line: str, columns: int) -> str:
     indent = len(line) - len(line.lstrip())
-    hanging = " " * (indent + 4) if 0 < indent < columns // 2 else ""
-    return textwrap.fill(line, columns, subsequent_indent=hanging)
-
-
-def width() -> int | None:
-    """Returns the width of the terminal that the output goes to; None if it goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return " " * (indent + 4) if 0 < indent < columns // 2 - 4 else ""
 
 
 def printable(name: str) -> str:
@@ -58,12 +95,14 @@ def pid_list(pids: Iterable[int]) -> str:
     return ", ".join(str(pid) if pid else "in another PID namespace" for pid in pids) or "-"
 
 
-def names(known: Iterable[tuple[str, str, str]]) -> str:
-    """Returns names, kinds and processes: a table on a terminal, otherwise fields that tabs separate."""
+def show_names(known: Iterable[tuple[str, str, str]]) -> None:
+    """Prints names, kinds and processes: a table on a terminal, otherwise fields that tabs separate."""
     rows = [[(printable(name), ""), (kind, ""), (pids, "")] for name, kind, pids in known]
-    if (columns := width()) is None:
-        return "\n".join("\t".join(text for text, _ in row) for row in rows)
-    return "\n".join(map(plain, Table(_NAMES, rows).lines(columns)))
+    if sys.stdout.isatty():
+        show(Table(("NAME", "KIND", "PROCESSES"), rows))
+    else:
+        for row in rows:
+            print(*(text for text, _ in row), sep="\t")
 
 
 def refusals(snapshot: dict[str, Any]) -> list[str]:
@@ -84,10 +123,6 @@ def refusals(snapshot: dict[str, Any]) -> list[str]:
 def first(labels: list[str]) -> str:
     others = len(labels) - _SHOWN
     return ", ".join(labels[:_SHOWN]) + (f" and {others} more" if others > 0 else "")
-
-
-def all_arenas(snapshot: dict[str, Any]) -> str:
-    return "\n".join([*map(plain, arenas(snapshot).lines(width())), *refusals(snapshot)])
 
 
 def label(arena: dict[str, Any]) -> str:
@@ -119,7 +154,7 @@ def arenas(snapshot: dict[str, Any]) -> Table:
         rows.append([label(arena), "arena", pids, size(arena["used_bytes"]), size(arena["max_bytes"])])
         for kind in ("channel", "latest", "broadcast", "replay"):
             rows.extend(_named(arena[f"{kind}s"], kind))
-    return Table(_ARENAS, [[(cell, "") for cell in row] for row in rows])
+    return Table(("ARENA", "KIND", "PROCESSES", "USED", "OF"), [[(cell, "") for cell in row] for row in rows])
 
 
 def _openers(arena: dict[str, Any]) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import Any
 
 from .._ipc.observer import Observer, bottlenecks, is_of, seen
-from . import screen, tables, terminal
+from . import screen, tables
 from .arguments import add_json, add_verb, seconds
-from .columns import Line, cut
 from .results import failed
 
 FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
@@ -38,54 +38,34 @@ def _top(options: argparse.Namespace) -> int:
             f"no process, name or uuid {options.what!r} among the arenas of this user; shmtree ls --all lists them"
         )
     time.sleep(min(options.interval, FIRST_INTERVAL))
-    order = screen.Order(options.sort)
-    if options.once or options.json or not terminal.can_draw():
-        while True:
-            snapshot = observer.look()
-            text = json.dumps(snapshot) if options.json else screen.text(snapshot, tables.width(), order)
-            print(text, flush=True)
-            if options.once:
-                return 0
-            if not options.json:
-                print(flush=True)
-            time.sleep(options.interval)
-    with terminal.ended_by_signals():
-        return _draw(observer, options.interval, order)
+    if not options.once and not options.json and sys.stdout.isatty() and tables.has_rich():
+        _draw(observer, options)
+    while True:
+        snapshot = observer.look()
+        if options.json:
+            print(json.dumps(snapshot), flush=True)
+        else:
+            tables.show(*screen.blocks(snapshot, options.sort), *([] if options.once else [("", "")]))
+        if options.once:
+            return 0
+        time.sleep(options.interval)
 
 
-def _draw(observer: _Chosen, interval: float, order: screen.Order) -> int:
-    from rich.console import Console
+def _draw(observer: _Chosen, options: argparse.Namespace) -> None:
+    """Redraws the page until a signal ends the program. Returns at once on a terminal that cannot be drawn on."""
+    from rich.console import Console, Group
     from rich.live import Live
 
-    snapshot = observer.look()
     console = Console()
-    with terminal.Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    if console.is_dumb_terminal:
+        return
+    snapshot = observer.look()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(snapshot, console.width, console.height, order), refresh=True)
-            due = time.monotonic() + interval
-            while (left := due - time.monotonic()) > 0:
-                key = keys.next(left, live)
-                if key == "q":
-                    return 0
-                if key == "s":
-                    order = order.next()
-                elif key == "r":
-                    order = order._replace(is_reversed=not order.is_reversed)
-                if key:
-                    live.update(_drawn(snapshot, console.width, console.height, order), refresh=True)
+            shown = screen.blocks(snapshot, options.sort, console.height)
+            live.update(Group(*map(tables.drawn, shown)), refresh=True)
+            time.sleep(options.interval)
             snapshot = observer.look()
-
-
-def _drawn(snapshot: dict[str, Any], width: int, height: int, order: screen.Order) -> Any:
-    from rich.text import Text
-
-    sorted_by = f"{order.by}{', reversed' if order.is_reversed else ''}"
-    foot = cut(f"q quits, s sorts by another column (now: {sorted_by}), r reverses", width)
-    shown: list[Line] = screen.lines(snapshot, width, height - 2, order)
-    shown += [[]] * (height - 1 - len(shown)) + [[(foot, "dim")]]
-    drawn = Text("\n", no_wrap=True, overflow="crop").join(Text.assemble(*line) for line in shown)
-    drawn.no_wrap, drawn.overflow = True, "crop"
-    return drawn
 
 
 def add_to(verbs: Any) -> None:
@@ -99,8 +79,7 @@ def add_to(verbs: Any) -> None:
         shmtree top --sort depth --interval 5
         shmtree top --once --json
         """,
-        "It also shows the arenas. On a terminal, with rich, it draws one page again and again: q quits, s sorts by"
-        " another column, r reverses the order.",
+        "It also shows the arenas. On a terminal, with rich, it draws one page again and again, until Ctrl-C.",
     )
     verb.add_argument(
         "what", metavar="PID|NAME", nargs="?", help="show only the arenas of this process or name (default: all)"

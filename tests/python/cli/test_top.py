@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import signal
 import struct
@@ -16,10 +17,8 @@ import pytest
 from terminals import pseudo_terminal
 from test_observe import channel_look, limiting_line
 
-from shmtree.cli import columns, screen, tables
-from shmtree.cli.columns import Column, Table, plain
+from shmtree.cli import screen, tables
 from shmtree.cli.processes import command
-from shmtree.cli.screen import Order
 
 LEFT_SCREEN = b"\x1b[?1049l"  # what rich writes last
 
@@ -56,7 +55,7 @@ def snapshot(*found: dict[str, Any]) -> dict[str, Any]:
     ends = {"sender_pids": [1], "receiver_pids": [2]}
     shown = [{**known, **ends, "names": [each["name"]], **each} for each in found]
     people = [
-        {"pid": pid, "namespace_pid": pid, "alive": True, "stopped": False, "leaving": False, "waits": []}
+        {"pid": pid, "namespace_pid": pid, "alive": True, "stopped": False, "leaving": False, "waits": [], "name": ""}
         for pid in (1, 2)
     ]
     openers = [{"pid": pid, "read_only": False} for pid in (1, 2)]
@@ -66,40 +65,34 @@ def snapshot(*found: dict[str, Any]) -> dict[str, Any]:
     return {"arenas": [{**arena, **objects, **sizes, "channels": shown}], "bottlenecks": []}
 
 
-def shown(look: dict[str, Any], *where: Any) -> list[str]:
-    return [plain(line) for line in screen.lines(look, *where)]
+def shown(look: dict[str, Any], width: int = 300, sort: str = "name", height: int | None = None) -> list[str]:
+    """Returns the lines that rich draws."""
+    console = pytest.importorskip("rich.console")
+    made = console.Console(file=io.StringIO(), width=width)
+    made.print(*map(tables.drawn, screen.blocks(look, sort, height)), sep="\n")
+    return [line.rstrip() for line in made.file.getvalue().splitlines()]
 
 
 def channels_in(lines: list[str]) -> list[str]:
-    first = next(number for number, line in enumerate(lines) if line.startswith("CHANNEL"))
+    first = next(number for number, line in enumerate(lines) if line.startswith("CHA"))
     return [line.split()[0] for line in lines[first + 1 : lines.index("", first)]]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_long_names_and_commands_fit_the_terminal(width):
-    look = snapshot(*(channel_look(letter * 200, queued=10**6, capacity=10**6) for letter in "abc"))
+    look = snapshot(*(channel_look(letter * 200, queued=10**6, capacity=10**6) for letter in "ab\u4e2d"))
     lines = shown(look, width)
-    assert max(map(len, lines)) <= width
-    assert [name[:5] for name in channels_in(lines)] == ["aaaaa", "bbbbb", "ccccc"]
-    assert all(name.endswith("+") for name in channels_in(lines))
-
-
-def test_columns_are_shortened_and_then_left_out():
-    table = Table(
-        [Column("NAME", least=4), Column("A"), Column("B", rank=1)], [[("long name", ""), ("1", ""), ("2", "")]]
-    )
-    lines = {width: [plain(line) for line in table.lines(width)] for width in (None, 15, 10, 7)}
-    assert lines[None] == lines[15] == ["NAME       A  B", "long name  1  2"]
-    assert lines[10] == ["NAME  A  B", "lon+  1  2"]
-    assert lines[7] == ["NAME  A", "lon+  1"]
+    assert all(pytest.importorskip("rich.cells").cell_len(line) <= width for line in lines)
+    names = channels_in(lines)
+    assert [name[:2] for name in names] == ["aa", "bb", "\u4e2d\u4e2d"]
+    assert all(name.endswith("\u2026") for name in names)
 
 
 def test_a_short_terminal_shows_how_many_lines_are_left_out():
     look = snapshot(*(channel_look(f"c{number}") for number in range(30)))
-    lines = shown(look, 80, 20)
-    assert len(lines) == 20
+    lines = shown(look, 80, height=20)
+    assert len(lines) <= 20
     assert any(line.startswith("+ ") and line.endswith(" more") for line in lines)
-    assert [line.split()[0] for line in lines if line and line.split()[0].isupper()][0:1] == ["CHANNEL"]
 
 
 def test_channels_are_sorted_by_the_chosen_column():
@@ -109,14 +102,8 @@ def test_channels_are_sorted_by_the_chosen_column():
         channel_look("b", queued=5, full_share=1.0),
     )
     assert channels_in(shown(look)) == ["a", "b", "c"]
-    assert channels_in(shown(look, 80, None, Order("depth"))) == ["b", "c", "a"]
-    assert channels_in(shown(look, 80, None, Order("depth", is_reversed=True))) == ["a", "c", "b"]
-    assert channels_in(shown(look, 80, None, Order("put"))) == ["a", "b", "c"]
-    order, seen = Order(), []
-    for _ in screen.SORTS:
-        seen.append(order.by)
-        order = order.next()
-    assert (seen, order) == (list(screen.SORTS), Order())
+    assert channels_in(shown(look, sort="depth")) == ["b", "c", "a"]
+    assert channels_in(shown(look, sort="put")) == ["a", "b", "c"]
 
 
 def test_process_rows_name_commands_and_channels():
@@ -125,13 +112,18 @@ def test_process_rows_name_commands_and_channels():
     for key in ("openers", "participants"):
         arena[key][0]["pid"] = os.getpid()
     arena["channels"][0]["sender_pids"] = [os.getpid()]
-    arena["participants"][0]["stopped"] = True
+    arena["participants"][0].update(stopped=True, name="Process-3")
     arena["holders"] = [{"pid": os.getpid(), "bytes": 2048, "blocks": 1, "seconds": 1.5}]
-    (row,) = [line for line in shown(look) if line.split()[:1] == [str(os.getpid())]]
+    (row,) = [line for line in shown(look, 3000) if line.split()[:1] == [str(os.getpid())]]
+    assert row.split()[1] == "Process-3"
     assert command(os.getpid()) in row
     assert row.split()[-7:] == ["c", "-", "2.0", "KiB", "1.5", "s", "stopped"]
-    styles = {text.strip(): style for line in screen.lines(look) for text, style in line}
-    assert styles["stopped"] == "red"
+
+
+def test_tables_without_rich_are_aligned(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "has_rich", lambda: False)
+    tables.show(tables.Table(("A", "B"), [[("long", ""), ("x", "")], [("s", ""), ("y", "")]]), ("end", "red"))
+    assert capsys.readouterr().out == "A     B\nlong  x\ns     y\nend\n"
 
 
 def test_only_killed_processes_are_reported_as_killed():
@@ -149,19 +141,12 @@ def test_only_killed_processes_are_reported_as_killed():
 def test_lines_are_wrapped_at_the_width_of_the_terminal(monkeypatch):
     text = f"  first {'word ' * 9}word\n\n{' ' * 30}{'x' * 30}"
     assert tables.wrapped(text) == text  # no terminal
-    monkeypatch.setattr(tables, "width", lambda: 40)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
     lines = tables.wrapped(text).split("\n")
     assert max(map(len, lines)) <= 40
     assert lines[:3] == ["  first word word word word word word", "      word word word word", ""]
     assert "".join("".join(lines).split()) == "".join(text.split())
-
-
-def test_blocks_within_a_height_keep_their_first_line():
-    blocks: list[list[columns.Line]] = [[[(f"{block}{line}", "")] for line in range(9)] for block in "ab"]
-    cut = columns.within(blocks, 8)
-    assert [len(block) for block in cut] == [4, 4]
-    assert [plain(line) for line in cut[0]] == ["a0", "a1", "a2", "+ 6 more"]
-    assert columns.within(blocks, 18) == blocks
 
 
 class Drawn:
@@ -204,35 +189,11 @@ class Drawn:
         self.check_restored()
 
 
-def test_q_ends_top_and_restores_the_terminal(runtime_directory: Path) -> None:
-    with pseudo_terminal() as ends, Drawn(*ends) as top:
-        for key, said in ((b"", b"now: name)"), (b"s", b"now: depth)"), (b"r", b"now: depth, reversed)")):
-            os.write(top.ours, key)
-            top.read_until(said)
-        assert b"CHANNEL" in top.read and b"PROCESSES" in top.read
-        os.write(top.ours, b"q")
-        top.check_ended()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
 def test_a_signal_ends_top_and_restores_the_terminal(number: signal.Signals, runtime_directory: Path) -> None:
     with pseudo_terminal() as ends, Drawn(*ends) as top:
-        top.read_until(b"now: name)")
+        top.read_until(b"PROCESSES")
         top.process.send_signal(number)
-        top.check_ended()
-
-
-def test_top_restores_the_terminal_while_it_is_stopped(runtime_directory: Path) -> None:
-    with pseudo_terminal() as ends, Drawn(*ends) as top:
-        top.read_until(b"now: name)")
-        top.process.send_signal(signal.SIGTSTP)
-        _, status = os.waitpid(top.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        top.check_restored()
-        top.read = b""
-        top.process.send_signal(signal.SIGCONT)
-        top.read_until(b"now: name)")
-        os.write(top.ours, b"q")
         top.check_ended()
 
 
