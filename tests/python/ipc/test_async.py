@@ -6,7 +6,6 @@ import asyncio
 import gc
 import multiprocessing as mp
 import os
-import pickle
 import queue
 import select
 import signal
@@ -22,12 +21,6 @@ from shmtree._ipc import waiting as waiting_module
 from shmtree._ipc import wake_hub
 
 
-def test_get_async_returns_a_queued_message(pair):
-    sender, receiver = pair
-    sender.put("x")
-    assert asyncio.run(receiver.get_async()) == "x"
-
-
 def test_get_async_returns_a_message_of_another_process(arena, start):
     sender, receiver = arena.create_pair()
 
@@ -36,26 +29,6 @@ def test_get_async_returns_a_message_of_another_process(arena, start):
         return await receiver.get_async(timeout=60)
 
     assert asyncio.run(main()) == "later"
-
-
-def test_event_loop_runs_while_get_async_waits(pair):
-    sender, receiver = pair
-
-    async def main() -> object:
-        getting = asyncio.ensure_future(receiver.get_async(timeout=60))
-        await asyncio.sleep(0)
-        assert not getting.done()
-        sender.put("x")
-        return await getting
-
-    assert asyncio.run(main()) == "x"
-
-
-def test_get_async_raises_empty_after_timeout(pair):
-    began = time.monotonic()
-    with pytest.raises(queue.Empty):
-        asyncio.run(pair[1].get_async(timeout=0.1))
-    assert 0.1 <= time.monotonic() - began < 30
 
 
 def test_cancelled_get_async_loses_no_message(pair):
@@ -146,31 +119,6 @@ def test_get_async_raises_peer_died_after_a_kill(arena, start):
     asyncio.run(main())
 
 
-@pytest.mark.guarantee("close-ends-waits")
-@pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize("kind", ["pair", "queue"])
-@pytest.mark.parametrize("call", ["get", "put"])
-def test_close_ends_coroutine_waits_without_polling(monkeypatch, call, kind, copies):
-    monkeypatch.setattr(wake_hub, "SLICE_S", 3600.0)
-    sender, receiver = shmtree.create_pair(1) if kind == "pair" else (shmtree.Queue(1),) * 2
-    end = receiver if call == "get" else sender
-    others = [pickle.loads(pickle.dumps(end)) for _ in range(copies - 1)]
-    if call == "put":
-        sender.put("full")
-
-    async def main() -> None:
-        waiting = [asyncio.ensure_future(end.get_async() if call == "get" else end.put_async(1)) for _ in range(2)]
-        await asyncio.sleep(0)
-        threading.Thread(target=end.close).start()
-        for each in waiting:
-            with pytest.raises(shmtree.ChannelClosed):
-                await asyncio.wait_for(each, 30)
-
-    asyncio.run(main())
-    assert not any(other.closed for other in others)
-    assert not wake_hub._places
-
-
 @pytest.mark.guarantee("closed-loop")
 @pytest.mark.parametrize("end_closed", [False, True])
 @pytest.mark.parametrize("call", ["get", "put"])
@@ -201,17 +149,6 @@ def test_closed_loop_leaves_no_reference_or_descriptor_behind(call, end_closed):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_async_iteration_ends_with_the_stream(pair):
-    sender, receiver = pair
-    sender.put_many(range(3))
-    sender.close()
-
-    async def main() -> list[object]:
-        return [item async for item in receiver]
-
-    assert asyncio.run(main()) == [0, 1, 2]
-
-
 def test_get_async_leaves_no_descriptor_open(pair):
     _, receiver = pair
 
@@ -224,22 +161,6 @@ def test_get_async_leaves_no_descriptor_open(pair):
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(main())
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_descriptor_is_readable_while_messages_are_queued(pair):
-    sender, receiver = pair
-
-    def readable(seconds: float = 0.0) -> bool:
-        return bool(select.select([receiver], [], [], seconds)[0])
-
-    assert not readable()
-    sender.put(1)
-    sender.put(2)
-    assert readable(60)
-    receiver.get()
-    assert readable(60)
-    receiver.get()
-    assert not readable()
 
 
 def test_new_descriptor_is_readable_for_earlier_messages(pair):

@@ -204,16 +204,6 @@ def test_wrong_arguments_raise_type_error(channel, call):
 # --- ends
 
 
-def test_put_and_get_raise_after_close(channel):
-    sender, receiver = channel
-    sender.close()
-    receiver.close()
-    with pytest.raises(shmtree.ChannelClosed):
-        sender.put(1)
-    with pytest.raises(shmtree.ChannelClosed):
-        receiver.get()
-
-
 # --- damaged memory
 
 

@@ -273,39 +273,6 @@ def test_broadcast_is_shared_by_message_and_by_name(runtime_directory: Path, nam
         broadcast.put(threading.Thread)
 
 
-def test_close_ends_the_wait_of_another_thread() -> None:
-    broadcast = shmtree.Broadcast()
-    reader = broadcast.subscribe()
-    raised: list[str] = []
-
-    def wait() -> None:
-        try:
-            reader.get()
-        except shmtree.ChannelClosed as error:
-            raised.append(str(error))
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.05)
-    reader.close()
-    thread.join(60)
-    assert raised == ["this Subscriber was closed in this process"]
-
-
-def test_subscriber_get_async_and_async_iteration() -> None:
-    broadcast = shmtree.Broadcast()
-    reader = broadcast.subscribe()
-
-    async def read() -> list[Any]:
-        waiting = asyncio.create_task(reader.get_async(timeout=60))
-        await asyncio.sleep(0)
-        broadcast.put_many([1, 2])
-        broadcast.close()
-        return [await waiting, *[item async for item in reader]]
-
-    assert asyncio.run(read()) == [1, 2]
-
-
 @pytest.mark.guarantee("broadcast-processes")
 def test_64_subscriber_processes_receive_all_messages() -> None:
     broadcast = shmtree.Broadcast()

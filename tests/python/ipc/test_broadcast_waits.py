@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import queue
 import select
@@ -98,22 +97,6 @@ def test_broadcast_reports_capacity_space_and_pending_acks() -> None:
     assert reader.get() == 1
     assert broadcast.pending_acks == 1
     assert broadcast.has_space()
-
-
-def test_put_async_waits_for_space_or_raises_full() -> None:
-    broadcast = shmtree.Broadcast(capacity=1, max_bytes=100_000)
-    reader = broadcast.subscribe()
-
-    async def put() -> None:
-        assert await broadcast.put_async(np.zeros(10_000)) == 0
-        with pytest.raises(queue.Full):
-            await broadcast.put_async(1, timeout=0.01)
-        waiting = asyncio.create_task(broadcast.put_async(1, timeout=60))
-        await asyncio.sleep(0)
-        assert (await reader.get_async(timeout=60)).shape == (10_000,)
-        assert await waiting == 1
-
-    asyncio.run(put())
 
 
 def test_max_bytes_counts_arrays_sent_by_reference(arena: shmtree.Arena) -> None:

@@ -8,7 +8,6 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import peers
@@ -22,17 +21,6 @@ def kill(child) -> None:
     os.kill(child.pid, signal.SIGKILL)
 
 
-def test_get_drains_the_queue_before_it_raises_channel_closed(pair):
-    sender, receiver = pair
-    sender.put(1)
-    sender.close()
-    assert receiver.get() == 1
-    with pytest.raises(shmtree.ChannelClosed):
-        receiver.get()
-    with pytest.raises(shmtree.ChannelClosed):
-        receiver.get_nowait()
-
-
 @pytest.mark.parametrize("kind", [EOFError, ValueError, BrokenPipeError, shmtree.Error])
 def test_channel_closed_is_also_an_eof_value_and_pipe_error(pair, kind):
     sender, receiver = pair
@@ -41,64 +29,6 @@ def test_channel_closed_is_also_an_eof_value_and_pipe_error(pair, kind):
         sender.put(1)
     with pytest.raises(kind):
         receiver.get()
-
-
-def test_close_is_idempotent(pair):
-    for end in pair:
-        assert not end.closed
-        end.close()
-        end.close()
-        assert end.closed
-
-
-def test_calls_of_a_closed_end_raise_channel_closed(pair):
-    sender, receiver = pair
-    sender.close()
-    receiver.close()
-    for call in (
-        lambda: sender.put(1),
-        lambda: sender.put_nowait(1),
-        lambda: sender.put_many([1]),
-        lambda: sender.has_space(),
-        lambda: receiver.get(),
-        lambda: receiver.get_nowait(),
-        lambda: receiver.get_many(1),
-        lambda: receiver.take(),
-        lambda: receiver.qsize(),
-        lambda: receiver.fileno(),
-    ):
-        with pytest.raises(shmtree.ChannelClosed):
-            call()
-
-
-def test_with_block_closes_the_end(pair):
-    sender, receiver = pair
-    with sender as same:
-        assert same is sender
-    assert sender.closed
-    with receiver:
-        pass
-    assert receiver.closed
-
-
-def test_close_wakes_a_thread_that_waits_in_get(pair):
-    _, receiver = pair
-    raised = []
-    started = threading.Event()
-
-    def wait() -> None:
-        started.set()
-        try:
-            receiver.get(timeout=60)
-        except shmtree.ChannelClosed as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    started.wait(30)
-    receiver.close()
-    thread.join(60)
-    assert raised
 
 
 def test_dropping_the_last_sender_ends_the_stream(arena):
@@ -280,16 +210,6 @@ def test_memory_of_a_killed_receiver_is_freed(arena, start):
         sender.put(np.zeros(60_000_000, np.uint8), timeout=30)
         receiver.get()
     assert arena.holders() == []
-
-
-def test_plain_fork_shares_the_channel(arena):
-    sender, receiver = arena.create_pair()
-    child = os.fork()
-    if child == 0:
-        sender.put("from a plain fork")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert receiver.get(timeout=30) == "from a plain fork"
 
 
 def test_normal_exit_of_a_child_closes_its_ends_quietly(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import pickle
@@ -10,15 +9,13 @@ import queue
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from latest_peers import is_whole, publish_once, report_one, weights
+from latest_peers import is_whole, weights
 
 import shmtree
 from shmtree import _core
-from shmtree import multiprocessing as mp
 
 MIB = 1 << 20
 
@@ -131,23 +128,6 @@ def test_array_made_in_place_is_published_without_a_copy(arena: shmtree.Arena) -
     assert used(arena) < before
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_another_process_reads_and_publishes(method: str) -> None:
-    latest = shmtree.Latest()
-    context = mp.get_context(method)
-    mine, theirs = context.Pipe()
-    latest.publish("first")
-    reader = context.Process(target=report_one, args=(latest, theirs, 1))
-    reader.start()
-    assert mine.recv() == "ready"
-    publisher = context.Process(target=publish_once, args=(latest, "second"))
-    publisher.start()
-    assert mine.recv() == (2, "second")
-    reader.join()
-    publisher.join()
-    assert latest.get() == (2, "second")
-
-
 def test_latest_is_shared_by_messages_and_pickles() -> None:
     latest = shmtree.Latest()
     latest.publish("value")
@@ -209,20 +189,6 @@ def test_invalid_arguments_raise() -> None:
         shmtree.Latest().get("x")  # type: ignore[arg-type]
 
 
-def test_closed_latest_raises_and_its_views_stay_valid() -> None:
-    latest = shmtree.Latest()
-    latest.publish(weights(4))
-    _, value = latest.get()
-    with latest:
-        pass
-    latest.close()
-    assert latest.closed
-    assert is_whole(value)
-    for call in (lambda: latest.get(), lambda: latest.publish(1), lambda: latest.version, lambda: pickle.dumps(latest)):
-        with pytest.raises(shmtree.ChannelClosed):
-            call()
-
-
 def test_close_ends_the_wait_of_another_thread() -> None:
     latest = shmtree.Latest()
     latest.publish(1)
@@ -241,21 +207,6 @@ def test_close_ends_the_wait_of_another_thread() -> None:
     thread.join(60)
     assert [str(each) for each in raised] == ["this Latest was closed in this process"]
     assert other.get() == (1, 1)
-
-
-def test_get_async_waits_for_newer_versions() -> None:
-    latest = shmtree.Latest()
-
-    async def both() -> Any:
-        waiting = asyncio.create_task(latest.get_async(timeout=60))
-        await asyncio.sleep(0)
-        latest.publish("x")
-        got = await waiting
-        with pytest.raises(queue.Empty):
-            await latest.get_async(newer_than=1, timeout=0.02)
-        return got
-
-    assert asyncio.run(both()) == (1, "x")
 
 
 def test_blocks_are_consistent_after_many_publishes(arena: shmtree.Arena) -> None:

@@ -17,7 +17,6 @@ from latest_peers import (
     is_whole,
     make_then_end,
     publish_for_ever,
-    publish_once,
     publish_then_hang,
     publish_when_told,
     read_on,
@@ -105,17 +104,6 @@ def test_killed_publisher_is_reported_and_publishing_resumes() -> None:
     latest.publish("second")
     with pytest.raises(queue.Empty):
         latest.get(newer_than=2, timeout=0)
-
-
-@pytest.mark.guarantee("latest-dead-publisher")
-def test_get_raises_when_the_last_publisher_has_closed() -> None:
-    latest = shmtree.Latest()
-    publisher = mp.get_context("fork").Process(target=publish_once, args=(latest, 5))
-    publisher.start()
-    publisher.join()
-    assert latest.get(timeout=60) == (1, 5)
-    with pytest.raises(shmtree.ChannelClosed, match="every publisher has closed or exited"):
-        latest.get(newer_than=1)
 
 
 @pytest.mark.guarantee("latest-dead-publisher")

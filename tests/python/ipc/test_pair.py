@@ -104,13 +104,6 @@ def test_qsize_empty_and_full_are_exact(pair):
     assert not receiver.full()
 
 
-def test_a_receiver_is_always_true_and_has_no_length(pair):
-    _, receiver = pair
-    assert receiver
-    with pytest.raises(TypeError):
-        len(receiver)
-
-
 def test_put_many_keeps_order_and_returns_the_count(arena):
     sender, receiver = arena.create_pair(capacity=None)
     items = [i if i % 7 else np.full(2000, i) for i in range(200)]
@@ -164,13 +157,6 @@ def test_get_many_returns_up_to_n_messages(pair):
 def test_get_many_rejects_n_below_one(pair, n):
     with pytest.raises(ValueError):
         pair[1].get_many(n)
-
-
-def test_iteration_ends_with_the_stream(pair):
-    sender, receiver = pair
-    sender.put_many(range(3))
-    sender.close()
-    assert list(receiver) == [0, 1, 2]
 
 
 def test_threads_share_one_end(arena):

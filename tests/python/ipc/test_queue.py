@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import multiprocessing as mp
 import multiprocessing.queues
@@ -67,40 +66,12 @@ def test_maxsize_of_zero_or_less_means_unlimited(maxsize):
     assert shmtree.Queue(maxsize).capacity is None
 
 
-def test_put_on_a_full_queue_raises_full():
-    q = shmtree.Queue(2)
-    q.put("x")
-    assert not q.full()
-    q.put("y")
-    assert q.full()
-    for call in (
-        lambda: q.put_nowait(3),
-        lambda: q.put(3, False),
-        lambda: q.put(3, False, 100),  # the timeout is ignored
-        lambda: q.put(3, True, 0.01),
-        lambda: q.put(3, timeout=0),
-        lambda: q.put(3, timeout=-1),
-    ):
-        with pytest.raises(queue.Full):
-            call()
-    assert q.qsize() == 2
-
-
 def test_full_error_for_want_of_memory_shows_the_budget():
     q = shmtree.Queue(arena=shmtree.Arena(1 << 20))
     q.put(bytes(400_000))
     with pytest.raises(queue.Full, match=r"1 messages .* 400\d+ bytes .* left, \d+ of a budget of 1048576"):
         q.put(bytes(400_000), timeout=0)
     assert not q.full()
-
-
-def test_get_on_an_empty_queue_raises_empty():
-    q = shmtree.Queue()
-    for call in (q.get_nowait, lambda: q.get(False), lambda: q.get(False, 100), lambda: q.get(timeout=-1)):
-        with pytest.raises(queue.Empty):
-            call()
-    with pytest.raises(queue.Empty):
-        q.get(True, 0.01)
 
 
 def test_put_many_raises_full_with_the_number_sent():
@@ -259,31 +230,6 @@ def test_close_affects_one_queue_object_only():
     other.cancel_join_thread()
 
 
-def test_close_ends_a_waiting_get():
-    q = shmtree.Queue()
-    ended = []
-
-    def wait():
-        try:
-            q.get()
-        except ValueError as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    q.close()
-    thread.join(30)
-    assert len(ended) == 1
-
-
-def test_with_block_closes_and_iteration_ends_at_shutdown():
-    with shmtree.Queue() as q:
-        q.put_many("abc")
-        q.shutdown()
-        assert list(q) == ["a", "b", "c"]
-    assert q.closed
-
-
 def test_queue_after_shutdown_returns_the_remaining_items():
     q = shmtree.Queue()
     q.put(1)
@@ -323,17 +269,6 @@ def test_repr_shows_queued_count_or_closed():
     assert shmtree.Queue[int].__origin__ is shmtree.Queue
 
 
-def test_async_iteration_ends_at_shutdown():
-    q = shmtree.Queue()
-    q.put_many("abc")
-    q.shutdown()
-
-    async def main():
-        return [item async for item in q]
-
-    assert asyncio.run(main()) == ["a", "b", "c"]
-
-
 def test_bool_for_a_number_raises_type_error():
     q = shmtree.Queue()
     q.put_many([1, 2])
@@ -355,21 +290,6 @@ print(len(q.get()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1000000\n", "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"maxsize": "x"}, TypeError),
-        ({"maxsize": 1 << 70}, OverflowError),
-        ({"max_bytes": -1}, ValueError),
-        ({"arena": 5}, TypeError),
-        ({"name": 5}, TypeError),
-    ],
-)
-def test_error_names_a_wrong_argument(arguments, error):
-    with pytest.raises(error, match=str(next(iter(arguments)))):
-        shmtree.Queue(**arguments)
 
 
 def test_queue_is_opened_by_name():
@@ -406,15 +326,3 @@ def test_size_of_a_closed_queue_is_that_at_its_close():
         assert (q.qsize(), q.full()) == (queued, queued == 2)
         with pytest.raises(shmtree.ChannelClosed):
             q.empty()
-
-
-def test_membership_test_raises_and_receives_nothing():
-    q = shmtree.Queue()
-    sender, receiver = shmtree.create_pair()
-    hub = shmtree.Broadcast()
-    subscriber = hub.subscribe()
-    for end, put in ((q, q.put), (receiver, sender.put), (subscriber, hub.put)):
-        put(1)
-        with pytest.raises(TypeError):
-            1 in end  # noqa: B015
-        assert end.get(timeout=60) == 1

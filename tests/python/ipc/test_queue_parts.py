@@ -178,41 +178,6 @@ def test_lock_of_a_killed_process_is_released(start):
     assert q._rlock.acquire(timeout=60)
 
 
-def test_put_async_waits_for_space_while_the_loop_runs():
-    q = shmtree.Queue(1)
-
-    async def main():
-        await q.put_async(1)
-        putting = asyncio.ensure_future(q.put_async(2))
-        await asyncio.sleep(0)
-        assert not putting.done()
-        assert await q.get_async() == 1
-        await asyncio.wait_for(putting, 60)
-        assert await q.get_async(timeout=60) == 2
-
-    asyncio.run(main())
-
-
-def test_put_async_after_timeout_or_cancel_sends_nothing():
-    q = shmtree.Queue(1)
-    q.put("there")
-
-    async def main():
-        with pytest.raises(queue.Full):
-            await q.put_async("late", timeout=0.05)
-        with pytest.raises(queue.Full):
-            await q.put_async("late", timeout=0)
-        putting = asyncio.ensure_future(q.put_async("cancelled"))
-        await asyncio.sleep(0)
-        putting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await putting
-
-    asyncio.run(main())
-    assert q.get_many(5) == ["there"]
-    assert q.empty()
-
-
 def test_put_async_waits_for_bytes_too():
     q = shmtree.Queue(max_bytes=3_000_000)
     large = np.zeros(2_000_000, np.uint8)

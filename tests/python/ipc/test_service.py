@@ -29,16 +29,6 @@ def test_call_returns_the_reply(client):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_unnamed_service_is_served_by_a_child_that_gets_it(start, method):
-    service: Service[int] = Service()
-    start(double_all, service, method=method)
-    sender = service.sender
-    with Client(sender) as client:
-        assert client.call(21, timeout=60) == 42
-    service.close()
-
-
-@pytest.mark.parametrize("method", START_METHODS)
 def test_client_of_a_service_that_is_not_closed_sees_an_exit(start, method):
     service: Service[int] = Service()
     server = start(answer_one, service, method=method)

@@ -282,13 +282,6 @@ def test_request_is_answered_once(arena):
         assert future.result(timeout=30) == 2
 
 
-def test_close_ends_the_loop_of_a_service(arena):
-    service: Service[int] = Service(arena=arena)
-    threading.Timer(0.1, service.close).start()
-    assert list(service) == []
-    service.close()
-
-
 def test_coroutine_can_serve_requests(arena):
     service: Service[int] = Service(arena=arena)
 

@@ -6,62 +6,11 @@ import os
 import queue
 import signal
 import threading
-import time
 
 import peers
 import pytest
 
 import shmtree
-
-
-def test_get_raises_empty_after_timeout(pair):
-    began = time.monotonic()
-    with pytest.raises(queue.Empty):
-        pair[1].get(timeout=0.1)
-    assert 0.1 <= time.monotonic() - began < 30
-
-
-def test_put_raises_full_after_timeout(arena):
-    sender, receiver = arena.create_pair(capacity=1)
-    sender.put(1)
-    began = time.monotonic()
-    with pytest.raises(queue.Full):
-        sender.put(2, timeout=0.1)
-    assert 0.1 <= time.monotonic() - began < 30
-    assert receiver.qsize() == 1
-
-
-@pytest.mark.parametrize("timeout", [0, -1, -0.5])
-def test_timeout_of_zero_or_less_does_not_block(pair, timeout):
-    with pytest.raises(queue.Empty):
-        pair[1].get(timeout=timeout)
-
-
-def test_block_false_ignores_the_timeout(pair):
-    sender, receiver = pair
-    with pytest.raises(queue.Empty):
-        receiver.get(False, 1000)
-    sender.put_many(range(8))
-    with pytest.raises(queue.Full):
-        sender.put(8, False, 1000)
-
-
-def test_timeout_that_is_no_number_raises(pair):
-    sender, receiver = pair
-    with pytest.raises(TypeError, match="timeout is 'soon'"):
-        receiver.get(timeout="soon")
-    with pytest.raises(ValueError):
-        receiver.get(timeout=float("nan"))
-    with pytest.raises(TypeError):
-        sender.put(1, timeout=object())
-    assert receiver.empty()
-
-
-def test_timeout_of_none_or_infinity_is_accepted(pair):
-    sender, receiver = pair
-    for timeout in (None, float("inf"), 1e300):
-        sender.put(1, timeout=timeout)
-        assert receiver.get(timeout=timeout) == 1
 
 
 def test_waiting_put_continues_when_space_frees(arena):

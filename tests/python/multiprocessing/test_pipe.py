@@ -28,11 +28,6 @@ def echo(conn: Any) -> None:
         conn.send(obj)
 
 
-def echo_bytes(conn: Any) -> None:
-    for data in iter(conn.recv_bytes, b""):
-        conn.send_bytes(data)
-
-
 def say_and_stay(conn: Any) -> None:
     conn.send(os.getpid())
     signal.pause()
@@ -69,19 +64,6 @@ def test_pipe_sends_objects_in_both_directions(pipe):
     there.send((1, None))
     assert there.recv() == {"a": [1, 2.5, "x"]}
     assert here.recv() == (1, None)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_child_process_echoes_an_array(pipe, peer, method):
-    here, there = pipe
-    process = peer(echo, there, method)
-    sample = {"obs": np.arange(100_000), "done": False}
-    here.send(sample)
-    got = here.recv()
-    assert np.array_equal(got["obs"], sample["obs"]) and got["done"] is False
-    here.send(None)
-    process.join(30)
-    assert process.exitcode == 0
 
 
 def test_one_way_pipe_reports_and_enforces_its_direction():

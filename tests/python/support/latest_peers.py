@@ -29,10 +29,6 @@ def publish_for_ever(latest: shmtree.Latest, told: Connection) -> None:
         latest.publish(weights(number))
 
 
-def publish_once(latest: shmtree.Latest, obj: object) -> None:
-    latest.publish(obj)
-
-
 def publish_then_hang(latest: shmtree.Latest, obj: object, told: Connection) -> None:
     told.send(latest.publish(obj))
     told.recv()
