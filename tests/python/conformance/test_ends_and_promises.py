@@ -304,6 +304,7 @@ def test_loop_ends_with_the_stream_or_at_close(name: str, promise: str) -> None:
     assert (list(reader) if promise == "loop" else asyncio.run(main())) == expected
 
 
+@pytest.mark.guarantee("broadcast-poll")
 @pytest.mark.parametrize("name", [each for each in promising("stream_end") if each != "latest"])
 def test_get_drains_the_stream_and_raises_at_its_end_each_time(name: str) -> None:
     end = ENDS[name]
@@ -313,6 +314,7 @@ def test_get_drains_the_stream_and_raises_at_its_end_each_time(name: str) -> Non
     assert end.get(reader) == 1
     for _ in range(2):
         if name in promising("poll"):
+            assert select.select([reader], [], [], LONG_S)[0] == [reader]
             assert shmtree.wait([reader], timeout=LONG_S) == [reader]
         with pytest.raises(end.ended):
             end.get(reader, timeout=LONG_S)
@@ -376,22 +378,58 @@ def test_end_in_a_message_without_pickle_arrives_usable(name: str) -> None:
         assert end.get(arrived[1], timeout=LONG_S) == "x"
 
 
-@pytest.mark.guarantee("peer-died")
+@pytest.mark.guarantee("peer-died", "pipe", "queue-peer-died", "broadcast-processes")
 @each_end("writer_death")
-def test_get_reports_a_killed_writer_with_its_pid(name: str, start: Any) -> None:
+@pytest.mark.parametrize("method", START_METHODS)
+def test_get_reports_a_killed_writer_after_its_last_message(name: str, method: str, start: Any) -> None:
     end = ENDS[name]
-    told, theirs = mp.Pipe()
+    told, theirs = mp.get_context(method).Pipe()
     (writer, given_reader), (given_writer, reader) = end.make(**end.death_options), end.make(**end.death_options)
-    process = start(promises.pass_on, name, given_reader, given_writer, theirs)
+    process = start(promises.pass_on, name, given_reader, given_writer, theirs, method=method)
     end.put(writer, "last words")
     assert told.recv() == "passed on"
-    if given_writer is not reader and name != "latest":
+    if name in ("pair", "pipe"):
         given_writer.close()
     process.kill()
     assert end.get(reader, timeout=LONG_S) == "last words"
+    if name in promising("poll"):
+        assert shmtree.wait([reader], timeout=LONG_S) == [reader]
     with pytest.raises(end.dead) as died:
         end.get(reader, timeout=LONG_S)
     assert died.value.pids == (process.pid,)
+    if name in ("pair", "pipe"):
+        with pytest.raises(shmtree.ChannelClosed):
+            end.get(reader, timeout=LONG_S)
+    else:
+        end.put(given_writer, "again")
+        assert end.get(reader, timeout=LONG_S) == "again"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("pair", {"on_peer_death": "wait"}),
+        ("pair", {"keep_open": True}),
+        ("queue", {}),
+        ("queue", {"on_peer_death": "wait"}),
+        ("broadcast", {"on_peer_death": "wait"}),
+        ("broadcast", {"keep_open": True}),
+    ],
+)
+def test_get_waits_for_a_new_writer_after_a_kill_if_told_to(name: str, options: dict[str, Any], start: Any) -> None:
+    end = ENDS[name]
+    told, theirs = mp.Pipe()
+    (writer, given_reader), (given_writer, reader) = end.make(), end.make(**options)
+    process = start(promises.pass_on, name, given_reader, given_writer, theirs)
+    end.put(writer, 1)
+    assert told.recv() == "passed on"
+    process.kill()
+    process.join(LONG_S)
+    assert end.get(reader, timeout=LONG_S) == 1
+    with pytest.raises(queue.Empty):
+        end.get(reader, timeout=0.5)
+    start(end.put, given_writer, 2)
+    assert end.get(reader, timeout=LONG_S) == 2
 
 
 def put_until_refused(end: End, writer: Any) -> None:

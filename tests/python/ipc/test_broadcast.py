@@ -20,7 +20,6 @@ from broadcast_peers import (
     count_whole,
     hang,
     put_run,
-    put_then_hang,
     read_one_and_hang,
     report_all,
     subscribe_and_report,
@@ -186,20 +185,6 @@ def test_stopped_and_killed_readers_do_not_delay_another() -> None:
         broadcast.close()
         numbers = list(iter(its.recv, "ChannelClosed"))
         assert numbers == sorted(set(numbers)) and numbers[-1] == 199
-
-
-@pytest.mark.guarantee("broadcast-processes")
-def test_killed_publisher_is_reported_after_the_last_message() -> None:
-    broadcast = shmtree.Broadcast()
-    reader = broadcast.subscribe()
-    with running(put_then_hang, broadcast, "last", None) as (process, told):
-        assert told.recv() == process.pid
-        os.kill(process.pid, signal.SIGKILL)
-        assert reader.get(timeout=60) == "last"
-        with pytest.raises(shmtree.PeerDied, match=str(process.pid)):
-            reader.get(timeout=60)
-    broadcast.put("again")
-    assert reader.get() == "again"
 
 
 @pytest.mark.guarantee("broadcast-dead-publisher")

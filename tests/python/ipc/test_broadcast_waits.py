@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import select
-import signal
 import threading
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from broadcast_peers import hold_unused, put_on_signal, put_then_hang
+from broadcast_peers import hold_unused, put_on_signal
 from starts import running
 
 import shmtree
@@ -42,23 +40,6 @@ def test_descriptor_is_readable_while_messages_are_queued() -> None:
     assert is_readable(reader, 30)
 
 
-@pytest.mark.guarantee("broadcast-poll")
-def test_descriptor_is_readable_at_the_end_of_the_stream() -> None:
-    broadcast = shmtree.Broadcast()
-    reader = broadcast.subscribe()
-    broadcast.put(1)
-    reader.get()
-    assert not is_readable(reader)
-    broadcast.close()
-    assert is_readable(reader, 30)
-    assert shmtree.wait([reader]) == [reader]
-    with pytest.raises(shmtree.ChannelClosed):
-        reader.get()
-    reader.close()
-    with pytest.raises(shmtree.ChannelClosed):
-        reader.fileno()
-
-
 def test_wait_accepts_subscribers_and_receivers_together() -> None:
     broadcast = shmtree.Broadcast()
     reader, idle = broadcast.subscribe(), broadcast.subscribe(on_lag="skip")
@@ -71,18 +52,6 @@ def test_wait_accepts_subscribers_and_receivers_together() -> None:
         assert idle.get() == "x"
         idle_sender.put(1)
         assert shmtree.wait([reader, receiver, idle], timeout=60) == [receiver]
-
-
-def test_wait_returns_when_the_publisher_is_killed() -> None:
-    broadcast = shmtree.Broadcast()
-    reader = broadcast.subscribe()
-    with running(put_then_hang, broadcast, "last", None) as (process, told):
-        told.recv()
-        assert reader.get(timeout=60) == "last"
-        os.kill(process.pid, signal.SIGKILL)
-        assert shmtree.wait([reader], timeout=60) == [reader]
-        with pytest.raises(shmtree.PeerDied):
-            reader.get_nowait()
 
 
 def test_broadcast_reports_capacity_space_and_pending_acks() -> None:

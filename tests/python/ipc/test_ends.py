@@ -56,22 +56,6 @@ def test_child_that_has_not_used_its_sender_keeps_stream_open(arena, start):
         receiver.get(timeout=0.1)
 
 
-@pytest.mark.guarantee("peer-died")
-@pytest.mark.parametrize("method", START_METHODS)
-def test_killed_sender_is_reported_once_with_its_pid(arena, start, method):
-    sender, receiver = arena.create_pair()
-    ours, theirs = mp.get_context(method).Pipe()
-    child = start(peers.put_then_hang, sender, "last words", theirs, method=method)
-    assert ours.recv() == child.pid
-    kill(child)
-    assert receiver.get(timeout=30) == "last words"
-    with pytest.raises(shmtree.PeerDied) as raised:
-        receiver.get(timeout=30)
-    assert raised.value.pids == (child.pid,)
-    with pytest.raises(shmtree.ChannelClosed):
-        receiver.get(timeout=30)
-
-
 def test_get_many_returns_messages_before_it_reports_a_death(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
@@ -145,40 +129,12 @@ def test_put_on_a_full_channel_without_receivers_raises(arena, start):
         sender.put(2, timeout=30)
 
 
-@pytest.mark.guarantee("peer-died")
-def test_put_on_a_full_channel_whose_receiver_was_killed_raises(arena, start):
-    sender, receiver = arena.create_pair(capacity=1)
-    ours, theirs = mp.Pipe()
-    child = start(peers.get_and_hang, receiver, theirs)
-    sender.put(1)
-    ours.recv()
-    sender.put(2)
-    kill(child)
-    with pytest.raises(shmtree.PeerDied) as raised:
-        sender.put(3, timeout=30)
-    assert raised.value.pids == (child.pid,)
-
-
 def test_wait_for_acks_without_receivers_raises(pair):
     sender, receiver = pair
     sender.put(1)
     receiver.close()
     with pytest.raises(shmtree.ChannelClosed):
         sender.wait_for_all_ack(timeout=30)
-
-
-def test_on_peer_death_wait_ignores_a_killed_sender(arena, start):
-    sender, receiver = arena.create_pair(on_peer_death="wait")
-    ours, theirs = mp.Pipe()
-    child = start(peers.put_then_hang, sender, 1, theirs)
-    ours.recv()
-    kill(child)
-    child.join(30)
-    assert receiver.get(timeout=30) == 1
-    with pytest.raises(queue.Empty):
-        receiver.get(timeout=0.5)
-    start(peers.put_all, sender, [2])
-    assert receiver.get(timeout=30) == 2
 
 
 @pytest.mark.guarantee("stopped-is-alive")

@@ -128,15 +128,6 @@ def test_array_made_in_place_is_published_without_a_copy(arena: shmtree.Arena) -
     assert used(arena) < before
 
 
-def test_latest_is_shared_by_messages_and_pickles() -> None:
-    latest = shmtree.Latest()
-    latest.publish("value")
-    sender, receiver = shmtree.create_pair(allow_pickle=False)
-    sender.put({"weights": latest})
-    assert receiver.get()["weights"].get() == (1, "value")
-    assert pickle.loads(pickle.dumps(latest)).get() == (1, "value")
-
-
 def give_and_die(sender: shmtree.Sender) -> None:
     sender.put(shmtree.Latest())
     os.kill(os.getpid(), signal.SIGKILL)

@@ -35,16 +35,6 @@ def test_keep_open_stream_waits_for_the_next_client(start, method):
     assert not shmtree.wait([receiver], timeout=0)
 
 
-def test_killed_client_does_not_end_a_keep_open_stream(start):
-    sender, receiver = shmtree.create_pair(keep_open=True)
-    client = start(put_and_stay, sender, mp.Pipe()[1])
-    assert receiver.get(timeout=60) == client.pid
-    os.kill(client.pid, signal.SIGKILL)
-    client.join()
-    with pytest.raises(queue.Empty):
-        receiver.get(timeout=0.5)
-
-
 @pytest.mark.guarantee("drop-oldest")
 def test_put_on_full_drops_the_oldest_and_counts_it():
     sender, receiver = shmtree.create_pair(capacity=3, on_full="drop_oldest")

@@ -168,19 +168,6 @@ def test_put_gets_memory_of_a_killed_process_within_a_second(arena, start):
     assert shortest(attempt) < 1
 
 
-def test_queue_waits_for_a_new_producer_after_a_kill(arena, start):
-    numbers = arena.Queue()
-    ours, theirs = mp.Pipe()
-    child = start(peers.put_then_hang, numbers, 1, theirs)
-    ours.recv()
-    assert numbers.get(timeout=30) == 1
-    os.kill(child.pid, signal.SIGKILL)
-    with pytest.raises(queue.Empty):
-        numbers.get(timeout=0.6)
-    start(peers.put_all, numbers, [2])
-    assert numbers.get(timeout=30) == 2
-
-
 def end_first_thread(sender: shmtree.Sender, told: Any) -> None:
     def serve() -> None:
         told.send(os.getpid())

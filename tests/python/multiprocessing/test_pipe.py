@@ -145,21 +145,6 @@ def test_same_pipe_serves_one_worker_after_another():
     join(fork(give_to_one_worker_after_the_other))
 
 
-@pytest.mark.guarantee("pipe")
-@pytest.mark.parametrize("method", METHODS)
-def test_killed_peer_ends_the_stream(pipe, peer, method):
-    here, there = pipe
-    process = peer(say_and_stay, there, method)
-    there.close()
-    assert here.recv() == process.pid
-    process.kill()
-    with pytest.raises(EOFError) as lost:
-        here.recv()
-    assert isinstance(lost.value, shmtree.ConnectionLost) and lost.value.pids == (process.pid,)
-    with pytest.raises(BrokenPipeError):
-        here.send(1)
-
-
 def test_process_can_send_to_itself_after_its_child_exited(pipe, peer):
     here, there = pipe
     process = peer(leave_at_once, there)
