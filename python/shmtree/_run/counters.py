@@ -18,16 +18,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Indexes into the cells of a row.
-PUTS, PUT_NS, PUT_SAMPLES, PUT_CPU_NS, PUT_BYTES = 0, 1, 2, 3, 4
-GETS, GET_NS, GET_SAMPLES, GET_CPU_NS, POLL_NS = 5, 6, 7, 8, 9
+#: Indexes into the cells of a row: the number of calls of two kinds, and behind each number what belongs to it.
+PUTS, GETS = 0, 5
+NS, SAMPLES, CPU_NS = 1, 2, 3
+PUT_BYTES, POLL_NS = 4, 9
 OBJECTS, SHARED_TENSORS = 10, 11
-#: Only of standard queues and pipes: CPU time of pickling, and of operating system pipes, of sampled messages.
-PICKLE_NS, PICKLE_SAMPLES, UNPICKLE_NS, UNPICKLE_SAMPLES = 12, 13, 14, 15
-SEND_CPU_NS, SEND_SAMPLES, RECEIPT_CPU_NS, RECEIPT_SAMPLES = 16, 17, 18, 19
-#: Trials of shmtree's encoding with some of the messages; REFUSALS are of messages that need pickle.
-TRIALS, TRIAL_NS, REFUSALS = 20, 21, 22
-HAS_FEEDER = 23  #: the standard queue pickles and sends in a thread of its own
+#: Only of standard queues and pipes: CPU time of pickling and unpickling, and that of the threads that send messages.
+PICKLE_NS, FEED_NS = 12, 13
+#: Trials of shmtree's encoding with some of the messages, and their CPU time.
+TRIALS, TRIAL_NS = 14, 15
+#: Only of the first row: CPU time of the import of shmtree.
+IMPORT_NS = 16
 
 CELLS = 24
 _ROWS = 256
@@ -84,17 +85,17 @@ def row_of(key: str) -> int:
         return _offsets[key]
 
 
-def read_all(directory: Path) -> Iterator[tuple[int, dict[str, list[int]]]]:
-    """Yields the pid and the rows, by key, of each process."""
+def read_all(directory: Path) -> Iterator[dict[str, list[int]]]:
+    """Yields the rows of each process, by key."""
     for path in sorted(directory.glob(f"*{_SUFFIX}")):
         data = path.read_bytes()
         rows: dict[str, list[int]] = {}
         numbers = memoryview(data[: len(data) // 8 * 8]).cast("q")
         for offset in range(0, len(numbers) - _ROW_CELLS + 1, _ROW_CELLS):
             key = data[(offset + CELLS) * 8 : (offset + _ROW_CELLS) * 8].rstrip(b"\0").decode(errors="replace")
-            if key and key != HIDDEN:
+            if key:
                 rows[key] = list(numbers[offset : offset + CELLS])
-        yield int(path.name.partition("-")[0]), rows
+        yield rows
 
 
 def _after_fork() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from .queues import Queue
 
-_standard: Any = _process._SafeQueue
+#: The standard class. In a process of a run, the hook has put a function in its place.
+_standard: Any = getattr(_process._SafeQueue, "standard", _process._SafeQueue)
 
 
 class SafeQueue(Queue, standard=_standard):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 HOOK = Path(__file__).parent / "hook"
 _PREFIX = "shmtree-run-"
@@ -38,30 +36,51 @@ class Ended(NamedTuple):
 def directory(profile: bool) -> Iterator[str]:
     """Makes the directory in which the processes of a run write what they count, and removes it after the block.
 
-    Also removes those of runs that were killed. A run has locked the settings in its directory.
+    Also removes those of runs that were killed.
     """
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-    _remove_stale(parent)
-    path = tempfile.mkdtemp(prefix="." + _PREFIX, dir=parent)
+    _remove_stale(Path(parent))
+    while (made := _new_directory(parent, profile)) is None:
+        pass
+    path, settings = made
     try:
-        with open(os.path.join(path, _SETTINGS), "w") as settings:
-            fcntl.flock(settings, fcntl.LOCK_EX)
-            json.dump({"profile": profile, "python": [sys.implementation.cache_tag, sys.prefix]}, settings)
-            settings.flush()
-            visible = os.path.join(parent, os.path.basename(path)[1:])
-            os.rename(path, visible)  # only now, when it is locked, do other runs see it
-            path = visible
-            yield path
+        yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        settings.close()
 
 
-def _remove_stale(parent: str) -> None:
-    for path in Path(parent).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), open(path / _SETTINGS) as settings:
-            if path.stat().st_uid == os.getuid():
-                fcntl.flock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+def _new_directory(parent: str, profile: bool) -> tuple[str, IO[str]] | None:
+    """Returns a new directory, and the file in it that is locked as long as this process lives.
+
+    The directory has a hidden name until the file is locked. Other runs remove hidden directories: then it is None.
+    """
+    hidden = tempfile.mkdtemp(prefix="." + _PREFIX, dir=parent)
+    visible = os.path.join(parent, os.path.basename(hidden)[1:])
+    try:
+        settings = open(os.path.join(hidden, _SETTINGS), "w")  # noqa: SIM115  # it stays open
+        fcntl.flock(settings, fcntl.LOCK_EX)
+        settings.write(f"{sys.implementation.cache_tag}\n{sys.prefix!r}\n{'profile' * profile}")
+        settings.flush()
+        os.rename(hidden, visible)
+    except FileNotFoundError:
+        return None
+    return visible, settings
+
+
+def _remove_stale(parent: Path) -> None:
+    for path in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f".{_PREFIX}*")):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            if path.lstat().st_uid != os.getuid():
+                continue
+            if not path.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):  # its run was killed while it removed the directory
+                    settings = stack.enter_context(open(path / _SETTINGS))
+                    fcntl.flock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A run that is about to lock the directory finds it missing, and makes another.
+            doomed = path.with_name(f".{path.name.lstrip('.')}-")
+            os.rename(path, doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
 
 
 def environment(directory_path: str) -> dict[str, str]:
@@ -74,17 +93,14 @@ def environment(directory_path: str) -> dict[str, str]:
     }
 
 
-def run(arguments: Sequence[str], directory_path: str) -> Ended:
-    """Runs Python with these arguments, and with the options of this interpreter."""
-    # multiprocessing uses the same private function. It knows all options.
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [sys.executable, *options, *arguments]
+def run(command: list[str], directory_path: str) -> Ended:
+    """Runs a command, whose first word is the path of an executable file."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGCHLD])
     began = time.monotonic()
     try:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise there is no status to wait for
-        pid = os.posix_spawn(sys.executable, command, environment(directory_path), setsigmask=mask)
+        pid = os.posix_spawn(command[0], command, environment(directory_path), setsigmask=mask)
         status = _wait_for(pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

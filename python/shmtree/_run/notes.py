@@ -1,9 +1,8 @@
-"""What a process of `shmtree run` left as it was, with the reason: lines of JSON in one file of all processes."""
+"""What a process of `shmtree run` left as it was, with the reason: lines in one file of all processes."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from .sites import here
 
+_SPACES = str.maketrans("\t\n", "  ")
 _seen: set[tuple[str, str]] = set()
 
 
@@ -26,14 +26,14 @@ def add(what: str, reason: str, where: str | None = None) -> None:
     if (what, place) in _seen:
         return
     _seen.add((what, place))
-    line = json.dumps(Note(what, place, reason)._asdict()) + "\n"
+    line = "\t".join(each.translate(_SPACES) for each in (what, place, reason)) + "\n"
     directory = getattr(sys, "_shmtree_run", {}).get("directory")
     if directory is None:
         return
     with contextlib.suppress(OSError):  # the run is over, or the file system is full
         descriptor = os.open(os.path.join(directory, "notes"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, line.encode())  # one write, so that lines of several processes do not mix
+            os.write(descriptor, line.encode(errors="replace"))  # one write: lines of several processes do not mix
         finally:
             os.close(descriptor)
 
@@ -42,9 +42,7 @@ def read(directory: Path) -> list[Note]:
     """Returns the notes of all processes, each once."""
     found: dict[Note, None] = {}
     path = directory / "notes"
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            found[Note(**json.loads(line))] = None
-        except (ValueError, TypeError):
-            continue
+    for line in path.read_text(errors="replace").split("\n") if path.exists() else ():
+        if line.count("\t") == 2:
+            found[Note(*line.split("\t"))] = None
     return list(found)

@@ -13,25 +13,20 @@ Queue = _module.Queue
 JoinableQueue = _module.JoinableQueue
 SimpleQueue = _module.SimpleQueue
 
-#: Globals of the methods of the standard classes, after `claim`.
-GLOBALS: dict[str, Any] = {}
-
 
 def claim() -> None:
     """Separates the classes from their module. Pickles of their instances find them here."""
-    if GLOBALS:
-        return
-    GLOBALS.update(vars(_module), Queue=Queue, JoinableQueue=JoinableQueue, SimpleQueue=SimpleQueue)
+    names = {**vars(_module), "Queue": Queue, "JoinableQueue": JoinableQueue, "SimpleQueue": SimpleQueue}
     for cls in (Queue, JoinableQueue, SimpleQueue):
         for name, value in list(vars(cls).items()):
             if isinstance(value, FunctionType):
-                setattr(cls, name, rebound(value, GLOBALS))
+                setattr(cls, name, _rebound(value, names))
             elif isinstance(value, staticmethod):
-                setattr(cls, name, staticmethod(rebound(value.__func__, GLOBALS)))
+                setattr(cls, name, staticmethod(_rebound(value.__func__, names)))
         cls.__module__ = __name__
 
 
-def rebound(function: Any, names: dict[str, Any]) -> FunctionType:
+def _rebound(function: Any, names: dict[str, Any]) -> FunctionType:
     """Returns the function with other globals."""
     made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__

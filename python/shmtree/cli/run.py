@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ class _Report(NamedTuple):
     profile: bool
     processes: int
     rows: Sequence[results.Row]
+    savings: results.Savings | None
     not_replaced: Sequence[notes.Note]
 
 
@@ -39,17 +41,19 @@ def run(options: argparse.Namespace) -> int:
     if not arguments:
         print("shmtree: run needs a program: a script, or -m and a module", file=sys.stderr)
         return 2
+    # multiprocessing uses the same private function. It knows all options.
+    command = [sys.executable, *subprocess._args_from_interpreter_flags(), *arguments]  # type: ignore[attr-defined]
     if os.pathsep in str(launch.HOOK):
         raise OSError(f"shmtree is installed in {launch.HOOK.parent}, and PYTHONPATH cannot hold a path with a colon")
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise OSError("run needs PYTHONPATH and sitecustomize; start Python without -I, -E and -S")
     if options.report:
         with output_files.replacing(options.report, "w") as out:  # before the program, which may take hours
-            report = _run(arguments, options.profile)
+            report = _run(command, options.profile)
             json.dump(_as_json(report), out, indent=1)
             out.write("\n")
     else:
-        report = _run(arguments, options.profile)
+        report = _run(command, options.profile)
         if sys.stderr is not None:
             _print(report)
     code = report.ended.exit_code
@@ -59,10 +63,13 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def _run(arguments: Sequence[str], profile: bool) -> _Report:
+def _run(command: list[str], profile: bool) -> _Report:
+    command_s = time.process_time()  # to start this command
     with launch.directory(profile) as directory:
-        ended = launch.run(arguments, directory)
-        return _Report(ended, profile, *results.read(directory), notes.read(Path(directory)))
+        ended = launch.run(command, directory)
+        processes, rows, import_s = results.read(directory)
+        savings = results.savings(rows, ended.seconds, ended.cpu_seconds, import_s, command_s) if profile else None
+        return _Report(ended, profile, processes, rows, savings, notes.read(Path(directory)))
 
 
 def _as_json(report: _Report) -> dict[str, Any]:
@@ -71,6 +78,7 @@ def _as_json(report: _Report) -> dict[str, Any]:
         "profile": report.profile,
         "processes": report.processes,
         "rows": [row._asdict() for row in report.rows],
+        "savings": report.savings and report.savings._asdict(),
         "not_replaced": [note._asdict() for note in report.not_replaced],
     }
 
@@ -135,12 +143,16 @@ def _remarks(report: _Report) -> list[str]:
     ]
     if (hidden := len(report.rows) - _MAX_ROWS) > 0:
         lines.append(f"{hidden} more rows took less time; --report FILE writes all of them.")
-    if report.profile:
-        saved = sum(row.saved_cpu_s or 0.0 for row in report.rows)
-        cpu = report.ended.cpu_seconds
-        share = f", {saved / cpu:.0%} of the program's" if cpu > 0 else ""
-        lines.append(f"shmtree would save about {_seconds(saved)} of CPU time{share}.")
+    if report.savings is not None:
+        lines.append(_verdict(report.savings, report.ended))
     return lines
+
+
+def _verdict(savings: results.Savings, ended: launch.Ended) -> str:
+    each = [f"{_seconds(abs(saved))} {'less' if saved > 0 else 'more'}" for saved in savings]
+    text = f"With shmtree, the program would take about {each[0]} (of {ended.seconds:.2f} s)"
+    text += f" and {each[1]} of CPU time (of {ended.cpu_seconds:.2f} s)."
+    return text if savings.seconds > 0 else f"Nothing is gained. {text}"
 
 
 def _warns_of_tensors(row: results.Row, report: _Report) -> bool:

@@ -67,19 +67,6 @@ def test_queues_and_pipes_are_replaced_in_all_processes(run: Run, method: str) -
     assert ran.report["not_replaced"] == []
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-def test_profile_leaves_the_standard_classes_and_times_pickling(run: Run, method: str) -> None:
-    ran = run(EXCHANGE, method, options=("--profile",))
-
-    assert (ran.code, ran.out.split()) == (0, ["True", *["shmtree._run.profiled"] * 2]), ran.err
-    for kind in ("Queue", "JoinableQueue", "SimpleQueue", "Pipe"):
-        (row,) = ran.rows(kind)
-        assert row["messages"] == 20 + (kind == "Pipe")
-        assert row["bytes"] == pytest.approx(20 * 8000, rel=0.1)
-        assert row["pickle_s"] > 0
-        assert row["saved_cpu_s"] is not None
-
-
 def test_program_sees_its_own_arguments_path_and_main_module(run: Run, tmp_path: Path) -> None:
     ran = run(
         """

@@ -12,11 +12,17 @@ from shmtree._run.sizes import size_of
 
 KEY = Site("Queue", "program.py:3", "").key
 
+CELLS = {
+    f"{kind}_{name}": getattr(c, f"{kind}S") + getattr(c, name)
+    for kind in ("PUT", "GET")
+    for name in ("NS", "SAMPLES", "CPU_NS")
+}
+
 
 def cells(**values: int) -> list[int]:
     row = [0] * c.CELLS
     for name, value in values.items():
-        row[getattr(c, name)] = value
+        row[CELLS.get(name) or getattr(c, name)] = value
     return row
 
 
@@ -29,26 +35,27 @@ def test_totals_are_scaled_from_samples_of_each_process() -> None:
     assert row.blocked_s == pytest.approx(9.7)
 
 
-@pytest.mark.parametrize(("refusals", "saved"), [(0, 3.0), (1, 1.5)])
-def test_saved_time_is_that_of_messages_without_pickle(refusals: int, saved: float) -> None:
+def test_saved_time_is_that_of_calls_and_threads_less_that_of_shmtree() -> None:
     row = cells(
-        PUTS=10,
-        PICKLE_NS=2 * 10**9,
-        PICKLE_SAMPLES=5,
-        PUT_BYTES=7,
-        PUT_SAMPLES=10,
-        TRIALS=1,
-        TRIAL_NS=10**8,
-        REFUSALS=refusals,
+        PUTS=10, PUT_SAMPLES=5, PUT_CPU_NS=10**9, PUT_NS=10**10, FEED_NS=3 * 10**9, TRIALS=2, TRIAL_NS=2 * 10**8
     )
     (found,) = results.rows([{KEY: row}])
-    assert (found.pickle_s, found.bytes) == (4.0, 7)
-    assert found.saved_cpu_s == pytest.approx(saved)
+    assert found.cpu_s == 5.0
+    assert found.saved_cpu_s == pytest.approx(4.0, abs=0.01)
 
 
 def test_nothing_is_said_about_savings_without_a_trial() -> None:
     (row,) = results.rows([{KEY: cells(PUTS=1)}])
     assert row.saved_cpu_s is None
+
+
+def test_imports_and_the_command_reduce_the_savings() -> None:
+    row = cells(PUTS=1, PUT_SAMPLES=1, PUT_CPU_NS=5 * 10**9, PUT_NS=5 * 10**9, TRIALS=1)
+    rows = results.rows([{KEY: row}])
+    found = results.savings(rows, seconds=10.0, cpu_seconds=20.0, import_s=1.0, command_s=0.5)
+    assert found == (pytest.approx(1.5, abs=0.01), pytest.approx(3.5, abs=0.01))
+    found = results.savings([], seconds=10.0, cpu_seconds=1.0, import_s=0.0, command_s=0.5)
+    assert found == (-0.5, -0.5)
 
 
 def test_rows_with_the_most_time_come_first() -> None:

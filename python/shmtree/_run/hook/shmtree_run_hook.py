@@ -1,0 +1,226 @@
+"""Replaces the queues and pipes of `multiprocessing` in a process of `shmtree run`, when the process first needs them.
+
+`sitecustomize` starts it in each process. It imports neither shmtree nor NumPy: a program may set variables such as
+OMP_NUM_THREADS before its first import. An import of `multiprocessing` is followed by changes to its modules; shmtree
+itself is imported with the first queue or pipe.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # an import of typing takes as long as the rest of this file
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))  # the folder of the package
+
+#: Modules with pipes that stay standard: those pipes wake up threads, or are inside a standard queue.
+_INTERNAL = ("multiprocessing.", "concurrent.futures.", "joblib.externals.loky", "loky.")
+#: Modules that get the standard classes of queues.
+_WITH_STANDARD_QUEUES = ("concurrent.futures.process", "shmtree._run.originals")
+
+
+def _library(name: str) -> Any:
+    """Imports a module of `shmtree._run`. Those with classes replace the standard ones when they are imported.
+
+    Raises ImportError, and imports nothing, if the program has another module of the name: it may be its script.
+    """
+    known = sys.modules.get("shmtree")
+    found = known.__spec__ if known is not None else importlib.machinery.PathFinder.find_spec("shmtree")
+    if found is None:
+        sys.path.append(_ROOT)
+    elif found.origin is None or not os.path.samefile(found.origin, os.path.join(_ROOT, "shmtree", "__init__.py")):
+        raise ImportError(f"the program has another module of the name shmtree, {found.origin}")
+    began = time.thread_time_ns()
+    module = importlib.import_module(f"shmtree._run.{name}")
+    counters = sys.modules["shmtree._run.counters"]
+    counters.cells[counters.IMPORT_NS] += time.thread_time_ns() - began
+    return module
+
+
+def _with_standard_modules(function: Callable[[Any], None], argument: Any) -> None:
+    """Calls `function`. Its imports find standard modules, even if the program has modules of the same names.
+
+    Afterwards, the program finds its own modules: those standard ones are removed from `sys.modules`.
+    """
+    library, before, loaded = os.path.dirname(os.__file__), sys.path[:], set(sys.modules)
+    known = (library, os.path.join(library, "lib-dynload"))
+    standard = [path for path in before if path.endswith(".zip") or path in known]
+    first = before[: next((number for number, path in enumerate(before) if path in standard), len(before))]
+    sys.path[:] = ordered = standard + [path for path in before if path not in standard]
+    try:
+        function(argument)
+    finally:
+        if sys.path == ordered:
+            sys.path[:] = before
+        for name in sys.stdlib_module_names.intersection(sys.modules).difference(loaded, sys.builtin_module_names):
+            if importlib.machinery.PathFinder.find_spec(name, first) is not None:
+                del sys.modules[name]
+
+
+def _settings() -> dict[str, Any]:
+    settings: dict[str, Any] = vars(sys)["_shmtree_run"]
+    return settings
+
+
+def _replaced_by(name: str) -> str:
+    return "profiled" if _settings()["profile"] else name
+
+
+def _guarded(change: Callable[[Any], Any], module: Any) -> None:
+    """Calls `change`. After an error, the program continues with what the standard module has."""
+    try:
+        change(module)
+    except Exception as error:
+        _note(module.__name__, error)
+
+
+def _note(what: str, error: Exception) -> None:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        with open(os.path.join(_settings()["directory"], "notes"), "a") as notes:
+            notes.write(f"{what}\t\t{reason}\n")
+    except OSError:
+        pass
+
+
+def _change_connection(module: Any) -> None:
+    standard = module.Pipe
+
+    def Pipe(duplex: bool = True) -> Any:
+        frame = sys._getframe(1)
+        if frame.f_globals.get("__name__") == "multiprocessing.context" and frame.f_back is not None:
+            frame = frame.f_back
+        if str(frame.f_globals.get("__name__")).startswith(_INTERNAL):
+            return standard(duplex)
+        try:
+            library = _library(_replaced_by("pipes"))
+        except Exception as error:
+            _note("Pipe", error)
+            return standard(duplex)
+        return library.make_pipe(standard, duplex)
+
+    Pipe.__doc__ = standard.__doc__
+    module.Pipe = Pipe
+
+
+def _change_queues(module: Any) -> None:
+    """Removes the classes from the module until one is needed. Then imports the library, which replaces them."""
+    standard = {name: vars(module).pop(name) for name in ("Queue", "JoinableQueue", "SimpleQueue")}
+
+    def find(name: str) -> Any:
+        if name not in standard:
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        if sys._getframe(1).f_globals.get("__name__") in _WITH_STANDARD_QUEUES:
+            return standard[name]
+        _guarded(lambda _: _library(_replaced_by("queues")), module)
+        for each, cls in standard.items():
+            vars(module).setdefault(each, cls)
+        return vars(module)[name]
+
+    module.__getattr__ = find
+
+
+def _change_executors(module: Any) -> None:
+    """Replaces the class of an executor's queue of calls, when the first executor is made."""
+    standard = module._SafeQueue
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        _ = sys.modules["multiprocessing.queues"].Queue  # first: its base class needs the names in this module
+        _guarded(lambda _: _library(_replaced_by("executors")), module)
+        if module._SafeQueue is make:
+            module._SafeQueue = standard
+        return module._SafeQueue(*arguments, **options)
+
+    make.standard = standard  # type: ignore[attr-defined]
+    module._SafeQueue = make
+
+
+def _change_managers(module: Any) -> None:
+    """Reports a manager's queues, which stay as they are."""
+
+    def reported(name: str, standard: Any) -> Any:
+        def make(*arguments: Any, **options: Any) -> Any:
+            _library("notes").add(f"Manager().{name}", "it is a queue.Queue inside the process of the manager")
+            return standard(*arguments, **options)
+
+        make.__doc__ = standard.__doc__
+        return make
+
+    for name in ("Queue", "JoinableQueue"):
+        setattr(module.SyncManager, name, reported(name, getattr(module.SyncManager, name)))
+
+
+class _Preparation:
+    """An entry of the preparation data that starts the hook in a child when the data is loaded."""
+
+    _CODE = (
+        "import os\n"
+        "try:\n"
+        "    os.environ['SHMTREE_RUN'] = {directory!r}\n"
+        "    with open({file!r}) as opened: exec(opened.read(), {{'__file__': {file!r}, '__name__': 'shmtree run'}})\n"
+        "except Exception: pass\n"
+    )
+
+    def __reduce__(self) -> Any:
+        file = os.path.join(HERE, "sitecustomize.py")
+        return exec, (self._CODE.format(file=file, directory=_settings()["directory"]), {})
+
+
+def _change_spawn(module: Any) -> None:
+    standard = module.get_preparation_data
+
+    def get_preparation_data(name: str) -> Any:
+        return {"shmtree_run": _Preparation(), **standard(name)}
+
+    module.get_preparation_data = get_preparation_data
+
+
+_CHANGES: dict[str, Callable[[Any], None]] = {
+    "multiprocessing.connection": _change_connection,
+    "multiprocessing.queues": _change_queues,
+    "multiprocessing.managers": _change_managers,
+    "multiprocessing.spawn": _change_spawn,
+    "concurrent.futures.process": _change_executors,
+}
+
+
+class _Finder:
+    """Finds the modules of `_CHANGES`, and changes each right after its import. Also finds the modules of shmtree."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _CHANGES and name.partition(".")[0] != "shmtree":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader: Any = spec and spec.loader
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            if name in _CHANGES:
+                execute(module)
+                _guarded(_CHANGES[name], module)
+            else:
+                _with_standard_modules(execute, module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def start(directory: str, profile: bool) -> None:
+    """Prepares this process."""
+    vars(sys)["_shmtree_run"] = {"directory": directory, "profile": profile}
+    sys.meta_path.insert(0, _Finder)
+    for name in _CHANGES:
+        if name in sys.modules:
+            _guarded(_CHANGES[name], sys.modules[name])
