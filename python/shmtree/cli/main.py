@@ -47,13 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
             sys.stdout.reconfigure(errors="backslashreplace")
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        own = 1 + run.own_words(words[1:]) if words[:1] == ["run"] else len(words)
         try:
-            options = parser.parse_args(arguments)
+            options = parser.parse_args(words[:own])
         except SystemExit:  # after --help
             if sys.stdout is not None:
                 sys.stdout.flush()
             raise
         verb = options.verb
+        if verb == "run":  # argparse would take some words of the program for its own
+            options.program = words[own:]
         for each in (signal.SIGTERM, signal.SIGHUP) if verb in _ENDLESS else ():
             if signal.getsignal(each) is signal.SIG_DFL:
                 signal.signal(each, signal.default_int_handler)

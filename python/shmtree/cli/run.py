@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._run import launch, notes, results
+from .._run import commands, launch, notes, results
 from . import output_files, tables
 from .arguments import add_verb
 
@@ -37,12 +36,11 @@ class _Report(NamedTuple):
 
 def run(options: argparse.Namespace) -> int:
     """Runs the program, reports, and ends as the program ended."""
-    arguments = ["-m", *options.module] if options.module else options.program
-    if not arguments:
-        print("shmtree: run needs a program: a script, or -m and a module", file=sys.stderr)
+    try:
+        command = commands.command_of(options.program)
+    except ValueError as error:
+        print(f"shmtree: {error}", file=sys.stderr)
         return 2
-    # multiprocessing uses the same private function. It knows all options.
-    command = [sys.executable, *subprocess._args_from_interpreter_flags(), *arguments]  # type: ignore[attr-defined]
     if os.pathsep in str(launch.HOOK):
         raise OSError(f"shmtree is installed in {launch.HOOK.parent}, and PYTHONPATH cannot hold a path with a colon")
     if sys.flags.ignore_environment or sys.flags.no_site:
@@ -160,6 +158,14 @@ def _warns_of_tensors(row: results.Row, report: _Report) -> bool:
     return row.shares_tensors and not report.profile and _DATA_LOADER not in row.via
 
 
+def own_words(words: Sequence[str]) -> int:
+    """Returns the number of words that are options of this command. The others are the program and its arguments."""
+    count = 0
+    while count < len(words) and (words[count] == "-h" or words[count].startswith("--")) and words[count] != "--":
+        count += 1 + (len(words[count]) > 2 and "--report".startswith(words[count]))
+    return min(count, len(words))
+
+
 def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
@@ -167,20 +173,27 @@ def add_to(verbs: Any) -> None:
         "run a program with shmtree's queues and pipes",
         """
         shmtree run train.py --epochs 3
-        shmtree run -m package.train
-        shmtree run --profile --report run.json train.py
+        shmtree run -u -m package.train
+        shmtree run --profile --report run.json pytest tests
         """,
         "The program stays as it is: queues, pipes and pools of multiprocessing and torch.multiprocessing are replaced"
         " in each of its processes. At the end, the command prints what each did to standard error, or writes it to"
-        " FILE, and ends as the program ended. Options come before the program; all that follows is passed to it.",
+        " FILE, and ends as the program ended. Its own options come first. All that follows is as with python, or is a"
+        " command on PATH with its arguments.",
     )
-    verb.usage = "shmtree run [--report FILE] [--profile] (SCRIPT | -m MODULE) [ARGS...]"
+    verb.usage = "shmtree run [--report FILE] [--profile] [PYTHON OPTIONS]\n" + 19 * " "
+    verb.usage += "(SCRIPT | - | -m MODULE | -c CODE | COMMAND) [ARGS...]"
     verb.add_argument("--report", metavar="FILE", help="write the figures to FILE as JSON, and print no table")
     verb.add_argument(
         "--profile", action="store_true", help="replace nothing, measure, and estimate what shmtree would save"
     )
+    verb.add_argument("-u", action="store_true", help="this and other options of Python, such as -O, -W and -X")
+    verb.add_argument("-m", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, with its arguments")
+    verb.add_argument("-c", metavar="CODE", nargs=argparse.REMAINDER, help="run a text, with its arguments")
     verb.add_argument(
-        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, with its arguments"
+        "program",
+        metavar="SCRIPT",
+        nargs=argparse.REMAINDER,
+        help="a script, - for standard input, or a command on PATH; and its arguments",
     )
-    verb.add_argument("program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="a script and its arguments")
     verb.set_defaults(run=run)
