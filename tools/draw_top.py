@@ -51,7 +51,7 @@ def draw(path: str) -> None:
     look["arenas"] = [arena for arena in look["arenas"] if {"samples", "batches"} & {*names_in(arena)}]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
-        console.print(*map(tables.drawn, screen.blocks(look)), sep="\n")
+        console.print(*map(drawing.drawn, screen.blocks(look)), sep="\n")
     console.save_svg(path, title="shmtree top")
     for process in processes:
         process.kill()

@@ -13,6 +13,7 @@ objects to frames without a channel.
 A timeout raises ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; all other errors are a `shmtree.Error`.
 """
 
+from . import _early_run  # noqa: F401, I001  # before all that takes long
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core imports it would become an ImportError
 
 from . import _torch as _torch  # registers functions that the core needs

@@ -8,11 +8,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-_IGNORING = "EIS"  # options with which Python does not execute the hook
-_WITH_VALUE = "WX"
-_LAST = "cm"  # options that end Python's own options
-_LONG = "--check-hash-based-pycs"
-
 
 def command_of(words: Sequence[str]) -> list[str]:
     """Returns the command for the words that could follow `python`. Its first word is the path of an executable file.
@@ -39,15 +34,15 @@ def _python_options(words: Sequence[str]) -> tuple[int, bool]:
     count = 0
     while count < len(words) and words[count].startswith("-") and words[count] != "-":
         word = words[count]
-        count += 1 + (word == _LONG)
+        count += 1 + (word == "--check-hash-based-pycs")
         if word.startswith("--"):
             continue
         for number, letter in enumerate(word[1:], 2):
-            if letter in _IGNORING:
+            if letter in "EIS":
                 raise ValueError(f"run needs PYTHONPATH and sitecustomize, which -{letter} turns off")
-            if letter in _LAST:
+            if letter in "cm":
                 return count, True
-            if letter in _WITH_VALUE:
+            if letter in "WX":  # options with a value
                 count += number == len(word)
                 break
     return min(count, len(words)), False

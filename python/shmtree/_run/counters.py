@@ -36,7 +36,6 @@ _ROW_CELLS = 64
 _KEY_BYTES = (_ROW_CELLS - CELLS) * 8
 _SIZE = _ROWS * _ROW_CELLS * 8
 _REST = "other\t\t"  # key of the places for which there is no row left
-_SUFFIX = ".counters"
 
 _directory: str | None = getattr(sys, "_shmtree_run", {}).get("directory")
 #: The first row is of objects that are no part of the program's data, and of those without a key.
@@ -50,10 +49,11 @@ cells: memoryview = memoryview(_mapped).cast("q")
 
 def _map_new_file() -> None:
     """Maps a new file with the rows that this process knows. Without space for a file, counts in vain."""
-    global _mapped, cells
+    global _lock, _mapped, cells
+    _lock = threading.Lock()
     _mapped = mmap.mmap(-1, _SIZE)
     with contextlib.suppress(OSError):
-        path = os.path.join(_directory or "", f"{os.getpid()}-{time.time_ns()}{_SUFFIX}")
+        path = os.path.join(_directory or "", f"{os.getpid()}-{time.time_ns()}.counters")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, _SIZE)  # a full file system must not become a SIGBUS
@@ -76,18 +76,17 @@ def row_of(key: str) -> int:
     if offset is not None:
         return offset
     with _lock:
+        if key not in _offsets and len(_offsets) >= _ROWS - 1:
+            key = _REST
         if key not in _offsets:
-            if len(_offsets) >= _ROWS - 1 and key != _REST:
-                key = _REST
-            if key not in _offsets:
-                _offsets[key] = len(_offsets) * _ROW_CELLS
-                _write_key(key, _offsets[key])
+            _offsets[key] = len(_offsets) * _ROW_CELLS
+            _write_key(key, _offsets[key])
         return _offsets[key]
 
 
 def read_all(directory: Path) -> Iterator[dict[str, list[int]]]:
     """Yields the rows of each process, by key."""
-    for path in sorted(directory.glob(f"*{_SUFFIX}")):
+    for path in sorted(directory.glob("*.counters")):
         data = path.read_bytes()
         rows: dict[str, list[int]] = {}
         numbers = memoryview(data[: len(data) // 8 * 8]).cast("q")
@@ -98,12 +97,6 @@ def read_all(directory: Path) -> Iterator[dict[str, list[int]]]:
         yield rows
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _map_new_file()
-
-
 if _directory is not None:
     _map_new_file()
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_map_new_file)

@@ -22,17 +22,9 @@ _PERIOD = 31  # a prime, so that it is no multiple of a period of the program
 on_sample: list[Callable[[int, object, int], None]] = []
 
 
-def counting_put(standard: Any) -> Any:
-    """Returns a method that calls `standard`, which sends an object, and counts it."""
-    return _counting(standard, PUTS)
+def _counting(first: int, standard: Any) -> Any:
+    """Returns a method that calls `standard`, which sends or receives an object, and counts it."""
 
-
-def counting_get(standard: Any) -> Any:
-    """Returns a method that calls `standard`, which receives an object, and counts it."""
-    return _counting(standard, GETS)
-
-
-def _counting(standard: Any, first: int) -> Any:
     @functools.wraps(standard)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         row = self._row
@@ -56,6 +48,10 @@ def _counting(standard: Any, first: int) -> Any:
         return result
 
     return method
+
+
+counting_put = functools.partial(_counting, PUTS)
+counting_get = functools.partial(_counting, GETS)
 
 
 def _measure(row: int, obj: object) -> None:

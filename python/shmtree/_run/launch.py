@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ def directory(profile: bool) -> Iterator[str]:
 
     Also removes those of runs that were killed.
     """
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    parent = next(each for each in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/") if os.access(each, os.W_OK))
     _remove_stale(Path(parent))
     while (made := _new_directory(parent, profile)) is None:
         pass
@@ -55,8 +54,9 @@ def _new_directory(parent: str, profile: bool) -> tuple[str, IO[str]] | None:
 
     The directory has a hidden name until the file is locked. Other runs remove hidden directories: then it is None.
     """
-    hidden = tempfile.mkdtemp(prefix="." + _PREFIX, dir=parent)
-    visible = os.path.join(parent, os.path.basename(hidden)[1:])
+    name = f"{_PREFIX}{os.getpid()}-{time.time_ns()}"
+    hidden, visible = os.path.join(parent, f".{name}"), os.path.join(parent, name)
+    os.mkdir(hidden, 0o700)
     try:
         settings = open(os.path.join(hidden, _SETTINGS), "w")  # noqa: SIM115  # it stays open
         fcntl.flock(settings, fcntl.LOCK_EX)
@@ -83,24 +83,16 @@ def _remove_stale(parent: Path) -> None:
             shutil.rmtree(doomed, ignore_errors=True)
 
 
-def environment(directory_path: str) -> dict[str, str]:
-    """Returns the environment of the program."""
-    path = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(HOOK), *([path] if path else [])]),
-        "SHMTREE_RUN": directory_path,
-    }
-
-
 def run(command: list[str], directory_path: str) -> Ended:
     """Runs a command, whose first word is the path of an executable file."""
+    path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "SHMTREE_RUN": directory_path}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGCHLD])
     began = time.monotonic()
     try:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise there is no status to wait for
-        pid = os.posix_spawn(command[0], command, environment(directory_path), setsigmask=mask)
+        pid = os.posix_spawn(command[0], command, environment, setsigmask=mask)
         status = _wait_for(pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

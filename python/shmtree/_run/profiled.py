@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
 from multiprocessing import connection as _connections
 from multiprocessing import reduction
 from time import thread_time_ns
@@ -22,9 +21,16 @@ from .counting import counting_get, counting_poll, counting_put, on_sample
 from .sites import here
 
 _KEY = "_shmtree_key"
-_IS_PIPE = "_shmtree_is_pipe"
+_PIPES = ("Pipe\t", "Pool pipe\t")  # beginnings of keys of connections that are not inside a queue
 _MAX_TRIAL_BYTES = 64 << 20
 _COPY_NS_PER_BYTE = 0.4  # of larger messages, which are not tried
+
+_Connection: Any = _connections.Connection
+_Pickler: Any = reduction.ForkingPickler
+_Queue: Any = originals.Queue
+_reduce: Any = vars(_connections)["reduce_connection"]
+_dumps, _loads = vars(_Pickler)["dumps"].__func__, _Pickler.loads
+_send_bytes, _recv_bytes, _feed = _Connection._send_bytes, _Connection._recv_bytes, _Queue._feed
 
 
 class _Thread(threading.local):
@@ -55,25 +61,28 @@ def _try(row: int, obj: object, size: int) -> None:
     cells[row + TRIALS] += 1
 
 
-def _tag(connection: Any, key: str, is_pipe: bool = False) -> None:
-    vars(connection).update({_KEY: key, _IS_PIPE: is_pipe})
+def _tag(key: str, *connections: Any) -> None:
+    counters.cells[counters.row_of(key) + OBJECTS] += 1
+    for each in connections:
+        vars(each)[_KEY] = key
 
 
-def _reduce_connection(connection: Any) -> Any:
-    tags = {name: value for name, value in vars(connection).items() if name in (_KEY, _IS_PIPE)}
-    return *_connections.reduce_connection(connection), tags  # type: ignore[attr-defined]
+def _key_of(connection: Any) -> str:
+    key: str = vars(connection).get(_KEY, HIDDEN)
+    return key
 
 
 def _row_of(connection: Any) -> int:
-    return counters.row_of(vars(connection).get(_KEY, HIDDEN))
+    return counters.row_of(_key_of(connection))
+
+
+def _tagged_reduce(connection: Any) -> Any:
+    return *_reduce(connection), {_KEY: _key_of(connection)}
 
 
 def make_pipe(standard: Any, duplex: bool) -> Any:
     made = standard(duplex)
-    key = here("Pipe").key
-    counters.cells[counters.row_of(key) + OBJECTS] += 1
-    for each in made:
-        _tag(each, key, True)
+    _tag(here("Pipe").key, *made)
     return made
 
 
@@ -83,107 +92,74 @@ def _tagging(initialize: Any) -> Any:
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         initialize(self, *arguments, **options)
-        kinds = (originals.JoinableQueue, originals.Queue, originals.SimpleQueue)
-        key = here(next(kind.__name__ for kind in kinds if isinstance(self, kind))).key
-        for each in (self._reader, self._writer):
-            _tag(each, key)
-        counters.cells[counters.row_of(key) + OBJECTS] += 1
+        kinds = (originals.JoinableQueue, _Queue, originals.SimpleQueue)
+        kind = next(each.__name__ for each in kinds if isinstance(self, each))
+        _tag(here(kind).key, self._reader, self._writer)
 
     return __init__
 
 
-def _of_pipes(wrapped: Any) -> Any:
+def _of_pipes(counted: Any) -> Any:
     """Returns a method of a connection that counts, except for the connections inside a queue."""
-    standard = wrapped.__wrapped__
+    standard = counted.__wrapped__
 
-    @functools.wraps(standard)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        return (wrapped if vars(self).get(_IS_PIPE) else standard)(self, *arguments, **options)
+        return (counted if _key_of(self).startswith(_PIPES) else standard)(self, *arguments, **options)
 
-    return method
-
-
-def _timing_dumps(standard: Any) -> Any:
-    def dumps(cls: Any, obj: Any, protocol: int | None = None) -> Any:
-        began = thread_time_ns()
-        data = standard(cls, obj, protocol)
-        _thread.pickle_ns += thread_time_ns() - began
-        return data
-
-    return classmethod(dumps)
+    return functools.wraps(standard)(method)
 
 
-def _timing_loads(standard: Any) -> Any:
-    def loads(*arguments: Any, **options: Any) -> Any:
-        began = thread_time_ns()
-        obj = standard(*arguments, **options)
-        counters.cells[_thread.received_row + PICKLE_NS] += thread_time_ns() - began
-        return obj
-
-    return staticmethod(loads)
+def _timed_dumps(cls: Any, obj: Any, protocol: int | None = None) -> Any:
+    began = thread_time_ns()
+    data = _dumps(cls, obj, protocol)
+    _thread.pickle_ns += thread_time_ns() - began
+    return data
 
 
-def _sending(standard: Any) -> Any:
-    """Returns the method of a connection that writes a message: its pickle, and the thread of its queue, take time."""
-
-    def _send_bytes(self: Any, data: Any) -> None:
-        standard(self, data)
-        row, cells = _row_of(self), counters.cells
-        cells[row + PICKLE_NS] += _thread.pickle_ns
-        _thread.pickle_ns = 0
-        if _thread.fed_ns is not None:
-            now = thread_time_ns()
-            cells[row + FEED_NS] += now - _thread.fed_ns
-            _thread.fed_ns = now
-
-    return _send_bytes
+def _timed_loads(*arguments: Any, **options: Any) -> Any:
+    began = thread_time_ns()
+    obj = _loads(*arguments, **options)
+    counters.cells[_thread.received_row + PICKLE_NS] += thread_time_ns() - began
+    return obj
 
 
-def _receiving(standard: Any) -> Any:
-    def _recv_bytes(self: Any, *arguments: Any) -> Any:
-        _thread.received_row = _row_of(self)
-        return standard(self, *arguments)
+def _timed_send_bytes(self: Any, data: Any) -> None:
+    """Writes a message. Its pickle, and the thread of its queue, have taken time until now."""
+    _send_bytes(self, data)
+    row, cells = _row_of(self), counters.cells
+    cells[row + PICKLE_NS] += _thread.pickle_ns
+    _thread.pickle_ns = 0
+    if _thread.fed_ns is not None:
+        began, _thread.fed_ns = _thread.fed_ns, thread_time_ns()
+        cells[row + FEED_NS] += _thread.fed_ns - began
 
-    return _recv_bytes
+
+def _timed_recv_bytes(self: Any, *arguments: Any) -> Any:
+    _thread.received_row = _row_of(self)
+    return _recv_bytes(self, *arguments)
 
 
-def _feeding(standard: Callable[..., Any]) -> Any:
-    """Returns the function that runs in the thread of a queue."""
-
-    def _feed(*arguments: Any) -> None:
-        _thread.fed_ns = thread_time_ns()
-        standard(*arguments)
-
-    return staticmethod(_feed)
+def _timed_feed(*arguments: Any) -> None:
+    _thread.fed_ns = thread_time_ns()
+    _feed(*arguments)
 
 
 def _wrap() -> None:
-    queue, joinable, simple = originals.Queue, originals.JoinableQueue, originals.SimpleQueue
-    connection, pickler = _connections.Connection, reduction.ForkingPickler
-    of_queue: Any = property(lambda self: _row_of(self._writer))
-    of_connection: Any = property(_row_of)
-    changes: list[tuple[Any, str, Any]] = [
-        (queue, "_row", of_queue),
-        (simple, "_row", of_queue),
-        (connection, "_row", of_connection),
-        (pickler, "dumps", _timing_dumps(vars(pickler)["dumps"].__func__)),
-        (pickler, "loads", _timing_loads(pickler.loads)),
-        (queue, "_feed", _feeding(queue._feed)),  # type: ignore[attr-defined]
-        (connection, "_send_bytes", _sending(connection._send_bytes)),  # type: ignore[attr-defined]
-        (connection, "_recv_bytes", _receiving(connection._recv_bytes)),  # type: ignore[attr-defined]
-        (queue, "__init__", _tagging(queue.__init__)),
-        (simple, "__init__", _tagging(simple.__init__)),
-        *((cls, "put", counting_put(cls.put)) for cls in (queue, joinable, simple)),
-        *((cls, "get", counting_get(cls.get)) for cls in (queue, simple)),
-        (connection, "send", counting_put(connection.send)),
-        (connection, "recv", counting_get(connection.recv)),
-        (connection, "send_bytes", _of_pipes(counting_put(connection.send_bytes))),
-        (connection, "recv_bytes", _of_pipes(counting_get(connection.recv_bytes))),
-        (connection, "poll", _of_pipes(counting_poll(connection.poll))),
-    ]
-    for cls, name, value in changes:
-        setattr(cls, name, value)
-    reduction.register(connection, _reduce_connection)
+    _Pickler.dumps, _Pickler.loads = classmethod(_timed_dumps), staticmethod(_timed_loads)
+    _Connection._send_bytes, _Connection._recv_bytes = _timed_send_bytes, _timed_recv_bytes
+    _Connection._row = property(_row_of)
+    pairs: Any = (("send", counting_put), ("recv", counting_get), ("poll", counting_poll))
+    for name, counting in (*pairs, ("send_bytes", counting_put), ("recv_bytes", counting_get)):
+        counted = counting(getattr(_Connection, name))
+        setattr(_Connection, name, counted if name in ("send", "recv") else _of_pipes(counted))
+    reduction.register(_Connection, _tagged_reduce)
+    _Queue._feed = staticmethod(_timed_feed)
+    joinable, simple = vars(originals)["JoinableQueue"], vars(originals)["SimpleQueue"]
+    for cls in (_Queue, simple):
+        cls._row = property(lambda self: _row_of(self._writer))
+        cls.__init__, cls.get = _tagging(cls.__init__), counting_get(cls.get)
+    for cls in (_Queue, joinable, simple):
+        cls.put = counting_put(cls.put)
     on_sample.append(_try)
 
 

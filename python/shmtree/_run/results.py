@@ -10,7 +10,7 @@ from . import counters as c
 from .sites import Site
 
 #: CPU time of a put and a get of a small message with shmtree, without that for its data.
-_TRANSPORT_NS = 10_000
+_TRANSPORT_NS = 22_000
 
 
 class Savings(NamedTuple):
@@ -39,36 +39,6 @@ class Row(NamedTuple):
     shares_tensors: bool  #: a message had a tensor of `share_memory_()`
 
 
-class _Sum:
-    def __init__(self) -> None:
-        self.cells = [0] * c.CELLS
-        self.processes = 0
-        self.calls_cpu_ns = 0.0
-        self.bytes = 0.0
-
-    def add(self, cells: list[int]) -> None:
-        """Adds the row of one process."""
-        self.cells = [a + b for a, b in zip(self.cells, cells)]
-        self.processes += bool(cells[c.PUTS] or cells[c.GETS])
-        # The first call is always sampled, and slow, so that the estimate for few calls may exceed the time of all.
-        for first in (c.PUTS, c.GETS):
-            self.calls_cpu_ns += min(_scaled(cells, first, c.CPU_NS), cells[first + c.NS])
-        self.bytes += _scaled(cells, c.PUTS, c.PUT_BYTES)
-
-    @property
-    def cpu_ns(self) -> float:
-        """CPU time of the calls, and of the threads of standard queues."""
-        return self.calls_cpu_ns + self.cells[c.FEED_NS]
-
-    def saved_ns(self) -> float | None:
-        """Returns the CPU time that shmtree would save."""
-        cells = self.cells
-        if not cells[c.TRIALS]:
-            return None
-        ours = cells[c.TRIAL_NS] / cells[c.TRIALS] + _TRANSPORT_NS
-        return self.cpu_ns - max(cells[c.PUTS], cells[c.GETS]) * ours
-
-
 def _scaled(cells: list[int], first: int, sampled: int) -> float:
     """Returns the estimate for all calls of one kind of what was measured for some."""
     return cells[first + sampled] * cells[first] / (cells[first + c.SAMPLES] or 1)
@@ -76,30 +46,36 @@ def _scaled(cells: list[int], first: int, sampled: int) -> float:
 
 def rows(processes: Iterable[dict[str, list[int]]]) -> list[Row]:
     """Returns the rows of all processes, those with the most time first."""
-    sums: dict[str, _Sum] = {}
+    found: dict[str, list[list[int]]] = {}
     for each in processes:
         for key, cells in each.items():
-            sums.setdefault(key, _Sum()).add(cells)
-    found = [_row(Site.parse(key), each) for key, each in sums.items()]
-    return sorted(found, key=lambda row: (-(row.put_s + row.get_s), row.place, row.kind))
+            found.setdefault(key, []).append(cells)
+    return sorted(
+        (_row(*each) for each in found.items()), key=lambda row: (-row.put_s - row.get_s, row.place, row.kind)
+    )
 
 
-def _row(site: Site, total: _Sum) -> Row:
-    cells = total.cells
-    calls_ns = cells[c.PUTS + c.NS] + cells[c.GETS + c.NS] + cells[c.POLL_NS]
-    saved_ns = total.saved_ns()
+def _row(key: str, processes: list[list[int]]) -> Row:
+    cells = [sum(column) for column in zip(*processes)]
+    # The first call is always sampled, and slow, so that the estimate for few calls may exceed the time of all.
+    calls_cpu_ns = sum(
+        min(_scaled(each, first, c.CPU_NS), each[first + c.NS]) for each in processes for first in (c.PUTS, c.GETS)
+    )
+    cpu_ns = calls_cpu_ns + cells[c.FEED_NS]
+    messages, get_ns = max(cells[c.PUTS], cells[c.GETS]), cells[c.GETS + c.NS] + cells[c.POLL_NS]
+    trials = cells[c.TRIALS]
     return Row(
-        *site,
+        *Site(*(*key.split("\t"), "", "")[:3]),
         objects=cells[c.OBJECTS],
-        processes=total.processes,
-        messages=max(cells[c.PUTS], cells[c.GETS]),
-        bytes=round(total.bytes),
+        processes=sum(1 for each in processes if each[c.PUTS] or each[c.GETS]),
+        messages=messages,
+        bytes=round(sum(_scaled(each, c.PUTS, c.PUT_BYTES) for each in processes)),
         put_s=cells[c.PUTS + c.NS] / 1e9,
-        get_s=(cells[c.GETS + c.NS] + cells[c.POLL_NS]) / 1e9,
-        blocked_s=max(calls_ns - total.calls_cpu_ns, 0) / 1e9,
-        cpu_s=total.cpu_ns / 1e9,
+        get_s=get_ns / 1e9,
+        blocked_s=max(cells[c.PUTS + c.NS] + get_ns - calls_cpu_ns, 0) / 1e9,
+        cpu_s=cpu_ns / 1e9,
         pickle_s=cells[c.PICKLE_NS] / 1e9,
-        saved_cpu_s=None if saved_ns is None else saved_ns / 1e9,
+        saved_cpu_s=(cpu_ns - messages * (cells[c.TRIAL_NS] / trials + _TRANSPORT_NS)) / 1e9 if trials else None,
         shares_tensors=cells[c.SHARED_TENSORS] > 0,
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from typing import NamedTuple
 from .counters import HIDDEN
 
 _SHMTREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_STDLIB = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+_STDLIB = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
 #: Parts of the path of files that pass a call on.
 _PASSING = (
     _SHMTREE,
@@ -49,61 +48,34 @@ class Site(NamedTuple):
     def key(self) -> str:
         return "\t".join(self) if self.kind else HIDDEN
 
-    @classmethod
-    def parse(cls, key: str) -> Site:
-        kind, place, via = (*key.split("\t"), "", "")[:3]
-        return cls(kind, place, via)
-
 
 def here(kind: str) -> Site:
     """Returns the place that creates an object of this kind now."""
-    inner = _first(sys._getframe(1), lambda each: not _passes(each))
+    inner = _first(sys._getframe(1), lambda file: not (file.startswith(_PASSING[:4]) or _PASSING[4] in file))
     if inner is None:
         return Site(kind, "", "")
-    kind = _kind(kind, inner)
-    outer = _first(inner, lambda each: not _is_library(each))
+    file = inner.f_code.co_filename
+    for end, word, inner_kind in _INNER_KINDS:
+        if file.endswith(os.sep + end) and word in linecache.getline(file, inner.f_lineno):
+            kind = inner_kind
+            break
+    outer = _first(inner, lambda file: not (_is_standard(file) or _is_installed(file)))
     if outer is None:  # the program is itself a library, started with -m or a script that pip wrote
-        outer = _first(inner, lambda each: not _is_standard(each))
-    if outer is None or _place(outer) == _place(inner):
-        return Site(kind, _place(inner), "")
-    return Site(kind, _place(outer), _place(inner))
+        outer = _first(inner, lambda file: not _is_standard(file))
+    places = [f"{each.f_code.co_filename[-_LONGEST:]}:{each.f_lineno}" for each in (outer or inner, inner)]
+    return Site(kind, places[0], places[1] if places[1] != places[0] else "")
 
 
-def _first(frame: FrameType | None, is_wanted: Callable[[FrameType], bool]) -> FrameType | None:
-    """Returns the first of this frame and its callers that is wanted."""
-    while frame is not None and not is_wanted(frame):
+def _first(frame: FrameType | None, is_wanted: Callable[[str], bool]) -> FrameType | None:
+    """Returns the first of this frame and its callers whose file is wanted."""
+    while frame is not None and not is_wanted(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
-def _passes(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith(_PASSING[:4]) or _PASSING[4] in file
-
-
-def _is_installed(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
+def _is_installed(file: str) -> bool:
     return any(part in file for part in _LIBRARIES)
 
 
-def _is_standard(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return file.startswith((_SHMTREE, "<")) or (file.startswith(_STDLIB) and not _is_installed(frame))
-
-
-def _is_library(frame: FrameType) -> bool:
-    return _is_standard(frame) or _is_installed(frame)
-
-
-def _place(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename[-_LONGEST:]}:{frame.f_lineno}"
-
-
-def _kind(kind: str, frame: FrameType) -> str:
-    file = frame.f_code.co_filename
-    for end, word, inner in _INNER_KINDS:
-        if file.endswith(os.sep + end):
-            line = linecache.getline(file, frame.f_lineno)
-            if word in line:
-                return inner
-    return kind
+def _is_standard(file: str) -> bool:
+    return file.startswith((_SHMTREE, "<")) or (file.startswith(_STDLIB) and not _is_installed(file))

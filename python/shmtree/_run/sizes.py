@@ -19,9 +19,7 @@ def size_of(message: object) -> tuple[int, bool]:
         part = parts.pop()
         seen += 1
         kind = type(part)
-        if kind in (int, float, bool, type(None)):
-            total += _PLAIN_BYTES
-        elif kind in (str, bytes, bytearray):
+        if kind in (str, bytes, bytearray):
             total += len(part)
         elif isinstance(part, dict):
             parts.extend(part.values())

@@ -17,7 +17,6 @@ _LACKING = frozenset({
     "_jointhread", "_make_methods", "_notempty", "_on_queue_feeder_error", "_opid", "_recv_bytes", "_reset", "_sem",
     "_send_bytes", "_start_thread", "_thread", "_unfinished_tasks",
 })  # fmt: skip
-_LISTED = 3  # attributes that a note names
 #: Attributes that shmtree's queues have, but that cannot be assigned.
 _FIXED = frozenset({"_closed", "_poll", "_reader", "_rlock", "_wlock", "_writer"})
 
@@ -74,11 +73,10 @@ class Substitute(abc.ABCMeta):
 def _note_instances(cls: Any, used: list[str]) -> None:
     """Adds a note when the first object of this class is made."""
     initialize = cls.__init__
-    listed = ", ".join(used[:_LISTED]) + (", ..." if len(used) > _LISTED else "")
 
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
-        notes.add(f"{cls.__module__}.{cls.__qualname__}", f"the class uses {listed} of the standard queue")
+        notes.add(f"{cls.__module__}.{cls.__qualname__}", f"the class uses {', '.join(used)} of the standard queue")
         initialize(self, *arguments, **options)
 
     cls.__init__ = __init__

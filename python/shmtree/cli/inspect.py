@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from .._ipc.observer import is_of, messages, observe, seen
-from . import tables
+from . import drawing, tables
 from .arguments import add_json, add_verb, count
 
 MAX_MESSAGES = 8
@@ -43,7 +43,7 @@ def _inspect(options: argparse.Namespace) -> int:
             if channel["refused"] is None:
                 with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
                     channel["messages"] = messages(arena, channel, options.messages)
-    print(json.dumps({"arenas": found}) if options.json else tables.wrapped("\n\n".join(map(tables.inspect, found))))
+    print(json.dumps({"arenas": found}) if options.json else drawing.wrapped("\n\n".join(map(tables.inspect, found))))
     return 0
 
 

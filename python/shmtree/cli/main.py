@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from .. import _core
 from ..errors import Error
-from . import crashdump, generated, inspect, metrics, names, recordings, replays, run, top, why
+from . import run
 from .arguments import listed_examples
 from .results import check_output
 
@@ -22,11 +22,14 @@ shmtree inspect samples               the messages that are queued
 shmtree record samples --out run.mcap
 shmtree COMMAND --help                the options of a command
 """
+_MODULES = ("names", "inspect", "top", "why", "crashdump", "metrics", "recordings", "replays", "run")
 #: Commands that run until they are interrupted, so that an interrupt is no failure.
 _ENDLESS = ("top", "crashdump", "metrics")
 
 
 def make_parser() -> argparse.ArgumentParser:
+    from .. import _core  # not needed by `run`, and neither are the other commands
+
     parser = argparse.ArgumentParser(
         prog="shmtree",
         description="Shows, records and plays what processes share.",
@@ -34,30 +37,26 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"shmtree {_core.VERSION}", help="print the version")
-    generated.add_to(parser)
+    importlib.import_module(".generated", __package__).add_to(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", title="commands")
-    for each in (names, inspect, top, why, crashdump, metrics, recordings, replays, run):
-        each.add_to(verbs)
+    for name in _MODULES:
+        importlib.import_module(f".{name}", __package__).add_to(verbs)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = make_parser()
+    words = sys.argv[1:] if arguments is None else list(arguments)
     verb = None
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
             sys.stdout.reconfigure(errors="backslashreplace")
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        own = 1 + run.own_words(words[1:]) if words[:1] == ["run"] else len(words)
         try:
-            options = parser.parse_args(words[:own])
+            options = run.parsed(words[1:]) if words[:1] == ["run"] else (parser := make_parser()).parse_args(words)
         except SystemExit:  # after --help
             if sys.stdout is not None:
                 sys.stdout.flush()
             raise
         verb = options.verb
-        if verb == "run":  # argparse would take some words of the program for its own
-            options.program = words[own:]
         for each in (signal.SIGTERM, signal.SIGHUP) if verb in _ENDLESS else ():
             if signal.getsignal(each) is signal.SIG_DFL:
                 signal.signal(each, signal.default_int_handler)

@@ -18,7 +18,7 @@ from typing import Any
 
 from .._ipc.observer import Observer
 from .._process import lifetime
-from . import tables
+from . import drawing
 from .arguments import add_json, add_verb, address, port
 from .results import failed
 
@@ -98,7 +98,7 @@ class _Page:
         }
 
     def add(self, families: list[tuple[str, str, str]], thing: dict[str, Any], /, **labels: object) -> None:
-        printable = {key: tables.printable(str(value)) for key, value in labels.items()}
+        printable = {key: drawing.printable(str(value)) for key, value in labels.items()}
         for name, _, key in families:
             self._metrics[name].add_sample(f"shmtree_{name}", printable, thing[key])
 

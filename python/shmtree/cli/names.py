@@ -11,7 +11,7 @@ from .. import _core
 from .._ipc.observer import observe, seen
 from .._ipc.pairs import clean_names
 from .._process.names import KINDS
-from . import tables
+from . import drawing, tables
 from .arguments import add_json, add_verb
 
 
@@ -21,7 +21,7 @@ def _ls(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(snapshot))
         else:
-            tables.show(tables.arenas(snapshot), *((each, "") for each in tables.refusals(snapshot)))
+            drawing.show(tables.arenas(snapshot), *((each, "") for each in tables.refusals(snapshot)))
         return 0
     names = _names()
     if options.json:
@@ -73,7 +73,7 @@ def _clean(options: argparse.Namespace) -> int:
         print(json.dumps({"removed": removed}))
         return 0
     for name in removed:
-        print(f"removed {tables.printable(name)}")
+        print(f"removed {drawing.printable(name)}")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from . import tables
+from . import drawing
 
 
 def words_of(pid: int) -> list[str]:
@@ -19,4 +19,4 @@ def words_of(pid: int) -> list[str]:
 def command(pid: int) -> str:
     """Returns the command line of a process, without the folder of its program; "" if it cannot be read."""
     program, *arguments = words_of(pid) or [""]
-    return tables.printable(" ".join([PurePath(program).name, *arguments]).strip())
+    return drawing.printable(" ".join([PurePath(program).name, *arguments]).strip())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import tables
+from . import drawing
 
 _T = TypeVar("_T")
 _INTERVAL_S = 0.1  # between two updates of a bar
@@ -63,7 +63,7 @@ class Bar:
     def show_bytes(self, done: int, total: int) -> None:
         """Sets the numbers of bytes. The first call draws the bar."""
         self.start(total)
-        self.show(done, f"{tables.size(done)} of {tables.size(total)}", total)
+        self.show(done, f"{drawing.size(done)} of {drawing.size(total)}", total)
 
     def advance(self, count: int = 1) -> None:
         self.show(self.done + count)

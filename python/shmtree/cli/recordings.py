@@ -16,7 +16,7 @@ from ..recording import RecordedMessage, Recording, _export, _playback
 from ..recording._mcap import Writer
 from ..recording._relay import Relay
 from ..recording._tap import Source, Tap, record
-from . import progress, tables, trace
+from . import drawing, progress, trace
 from .arguments import add_json, add_verb, rate, seconds
 from .output_files import replacing
 from .results import count, failed, print_line
@@ -34,7 +34,7 @@ def _record(options: argparse.Namespace) -> int:
     writer = Writer(options.out)
 
     def ready() -> None:
-        text = f"recording {count(len(names), 'channel')} to {tables.printable(options.out)}"
+        text = f"recording {count(len(names), 'channel')} to {drawing.printable(options.out)}"
         print_line(options, text, recording=names, out=options.out)
 
         bar.start(None)
@@ -43,7 +43,7 @@ def _record(options: argparse.Namespace) -> int:
         with progress.Bar("recording") as bar, writer, asked_to_stop(options.seconds) as should_stop:
 
             def is_over() -> bool:
-                bar.show(writer.messages, f"{count(writer.messages, 'message')}, {tables.size(writer.nbytes)}")
+                bar.show(writer.messages, f"{count(writer.messages, 'message')}, {drawing.size(writer.nbytes)}")
                 return should_stop()
 
             source: Callable[[Writer, str], Source] = Tap
@@ -51,10 +51,10 @@ def _record(options: argparse.Namespace) -> int:
                 source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
             recorded = record(writer, names, ready, is_over, source)
     except (OSError, ValueError, Error) as error:
-        kept = f"; the file has {count(writer.messages, 'message')} ({tables.size(writer.nbytes)}) and can be read"
+        kept = f"; the file has {count(writer.messages, 'message')} ({drawing.size(writer.nbytes)}) and can be read"
         return failed(f"{error}{kept if writer.messages else ''}")
     for each in recorded:
-        text = f"{tables.printable(each.name)}: {each.messages} recorded, {each.missed} missed"
+        text = f"{drawing.printable(each.name)}: {each.messages} recorded, {each.missed} missed"
         print_line(options, text, channel=each.name, recorded=each.messages, missed=each.missed)
     return 0
 
@@ -67,7 +67,7 @@ def _play(options: argparse.Namespace) -> int:
         return failed(error)
     with asked_to_stop() as should_stop, progress.Bar("playing") as bar:
         try:
-            text = f"playing {count(len(messages), 'message')} to {tables.printable(options.to)}"
+            text = f"playing {count(len(messages), 'message')} to {drawing.printable(options.to)}"
             print_line(options, text, playing=len(messages), to=options.to)
             bar.start(None if options.loop else len(messages))
             while messages and not should_stop():

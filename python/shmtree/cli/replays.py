@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import Error
 from ..replay import ReplayBuffer
-from . import progress, tables
+from . import drawing, progress
 from .arguments import add_json, add_verb, rows
 from .results import count, failed, print_line
 from .stopping import asked_to_stop
@@ -22,8 +22,8 @@ def _save(options: argparse.Namespace) -> int:
             saved = buffer.save(options.out, progress=bar.show_bytes)
     except (OSError, ValueError, Error) as error:
         return failed(error)
-    name, out = tables.printable(options.name), tables.printable(options.out)
-    sizes = f"{tables.size(saved.written)} written, {tables.size(saved.nbytes)} in all files"
+    name, out = drawing.printable(options.name), drawing.printable(options.out)
+    sizes = f"{drawing.size(saved.written)} written, {drawing.size(saved.nbytes)} in all files"
     text = f"saved {count(saved.rows, 'row')} of {name} to {out}: {sizes}"
     about = {"save": saved.save, "written": saved.written, "nbytes": saved.nbytes}
     print_line(options, text, saved=saved.rows, name=options.name, out=options.out, **about)
@@ -36,7 +36,7 @@ def _load(options: argparse.Namespace) -> int:
             buffer = ReplayBuffer.load(options.path, options.capacity, name=options.name, progress=bar.show_bytes)
     except (OSError, ValueError, Error) as error:
         return failed(error)
-    path, name = tables.printable(options.path), tables.printable(options.name)
+    path, name = drawing.printable(options.path), drawing.printable(options.name)
     with buffer, asked_to_stop() as should_stop:
         text = f"loaded {count(len(buffer), 'row')} from {path} as {name}"
         print_line(options, text, loaded=len(buffer), path=options.path, name=options.name)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._run import commands, launch, notes, results
-from . import output_files, tables
+from . import output_files
 from .arguments import add_verb
+from .drawing import Table, printable, show, size
 
-_HEADS = ("KIND", "CREATED AT", "THROUGH", "OBJECTS", "MESSAGES", "BYTES", "PUT", "GET", "BLOCKED", "CPU")
-_PROFILE_HEADS = ("PICKLE", "SAVES")
-_WIDE_HEADS = frozenset(["THROUGH", "OBJECTS", "PUT", "GET", "BLOCKED"])  # left out on a narrow terminal
-_WIDE = 100  # columns of a terminal
+_HEADS = (
+    ["KIND", "CREATED AT", "THROUGH", "OBJECTS", "MESSAGES", "BYTES", "PUT", "GET", "BLOCKED", "CPU"]
+    + ["PICKLE", "SAVES"]  # with --profile
+)
 _MAX_ROWS = 50  # in the table
 _DATA_LOADER = os.path.join("torch", "utils", "data")
 _SHARED_TENSORS = "its tensors of share_memory_() arrive as copies; see docs/run.md"
@@ -27,10 +27,9 @@ _SHARED_TENSORS = "its tensors of share_memory_() arrive as copies; see docs/run
 
 class _Report(NamedTuple):
     ended: launch.Ended
-    profile: bool
     processes: int
     rows: Sequence[results.Row]
-    savings: results.Savings | None
+    savings: results.Savings | None  #: of a run with --profile
     not_replaced: Sequence[notes.Note]
 
 
@@ -48,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if options.report:
         with output_files.replacing(options.report, "w") as out:  # before the program, which may take hours
             report = _run(command, options.profile)
-            json.dump(_as_json(report), out, indent=1)
-            out.write("\n")
+            out.write(json.dumps(_as_json(report), indent=1) + "\n")
     else:
         report = _run(command, options.profile)
         if sys.stderr is not None:
@@ -67,13 +65,13 @@ def _run(command: list[str], profile: bool) -> _Report:
         ended = launch.run(command, directory)
         processes, rows, import_s = results.read(directory)
         savings = results.savings(rows, ended.seconds, ended.cpu_seconds, import_s, command_s) if profile else None
-        return _Report(ended, profile, processes, rows, savings, notes.read(Path(directory)))
+        return _Report(ended, processes, rows, savings, notes.read(Path(directory)))
 
 
 def _as_json(report: _Report) -> dict[str, Any]:
     return {
         **report.ended._asdict(),
-        "profile": report.profile,
+        "profile": report.savings is not None,
         "processes": report.processes,
         "rows": [row._asdict() for row in report.rows],
         "savings": report.savings and report.savings._asdict(),
@@ -87,34 +85,20 @@ def _print(report: _Report) -> None:
     used = f"{report.processes} process{'' if report.processes == 1 else 'es'} used queues, pipes or pools"
     print(f"shmtree run: {ended.seconds:.2f} s, {ended.cpu_seconds:.2f} s of CPU, {how}; {used}", file=sys.stderr)
     if report.rows:
-        _print_rows(report)
-    for line in _remarks(report):
-        print(line, file=sys.stderr)
+        heads = _HEADS[:-2] if report.savings is None else _HEADS
+        rows = [[(cell, "") for cell in _cells(row)[: len(heads)]] for row in report.rows[:_MAX_ROWS]]
+        show(Table(heads, rows), file=sys.stderr)
+    for remark in _remarks(report):
+        print(remark, file=sys.stderr)
     sys.stderr.flush()
 
 
-def _print_rows(report: _Report) -> None:
-    heads = (*_HEADS, *_PROFILE_HEADS) if report.profile else _HEADS
-    is_narrow = sys.stderr.isatty() and shutil.get_terminal_size().columns < _WIDE
-    kept = [each for each in heads if not (is_narrow and each in _WIDE_HEADS)]
-    rows = [dict(zip(heads, _cells(row, report.profile))) for row in report.rows[:_MAX_ROWS]]
-    table = tables.Table(kept, [[(row[head], "") for head in kept] for row in rows])
-    tables.show(table, file=sys.stderr)
-
-
-def _cells(row: results.Row, profile: bool) -> list[str]:
-    cells = [
-        row.kind,
-        _short(row.place),
-        _library(row.via),
-        str(row.objects),
-        str(row.messages),
-        tables.size(row.bytes),
-        *map(_seconds, (row.put_s, row.get_s, row.blocked_s, row.cpu_s)),
-    ]
-    if profile:
-        cells += [_seconds(row.pickle_s), "-" if row.saved_cpu_s is None else _seconds(row.saved_cpu_s)]
-    return cells
+def _cells(row: results.Row) -> list[str]:
+    via = printable(os.sep.join(row.via.split(os.sep)[-2:])) or "-"  # the end of a library's path
+    places = [row.kind, _short(row.place), via]
+    numbers = [str(row.objects), str(row.messages), size(row.bytes)]
+    times = (row.put_s, row.get_s, row.blocked_s, row.cpu_s, row.pickle_s)
+    return [*places, *numbers, *map(_seconds, times), "-" if row.saved_cpu_s is None else _seconds(row.saved_cpu_s)]
 
 
 def _seconds(seconds: float) -> str:
@@ -123,27 +107,21 @@ def _seconds(seconds: float) -> str:
 
 def _short(place: str) -> str:
     """Returns a file and line, relative to the current directory if the file is below it."""
-    below = os.getcwd() + os.sep
-    return tables.printable(place.removeprefix(below)) or "-"
+    return printable(place.removeprefix(os.getcwd() + os.sep)) or "-"
 
 
-def _library(place: str) -> str:
-    """Returns the last two parts of the path of a library's file, and the line."""
-    return tables.printable(os.sep.join(place.split(os.sep)[-2:])) or "-"
-
-
-def _remarks(report: _Report) -> list[str]:
-    lines = [f"{_short(row.place)}: {_SHARED_TENSORS}" for row in report.rows if _warns_of_tensors(row, report)]
-    lines += [
-        f"Not replaced: {tables.printable(note.what)}{f' at {_short(note.where)}' if note.where else ''}:"
-        f" {tables.printable(note.reason)}"
-        for note in report.not_replaced
-    ]
+def _remarks(report: _Report) -> Iterator[str]:
+    for row in report.rows:
+        # A DataLoader shares tensors only to send them.
+        if row.shares_tensors and report.savings is None and _DATA_LOADER not in row.via:
+            yield f"{_short(row.place)}: {_SHARED_TENSORS}"
+    for note in report.not_replaced:
+        where = f" at {_short(note.where)}" if note.where else ""
+        yield f"Not replaced: {printable(note.what)}{where}: {printable(note.reason)}"
     if (hidden := len(report.rows) - _MAX_ROWS) > 0:
-        lines.append(f"{hidden} more rows took less time; --report FILE writes all of them.")
+        yield f"{hidden} more rows took less time; --report FILE writes all of them."
     if report.savings is not None:
-        lines.append(_verdict(report.savings, report.ended))
-    return lines
+        yield _verdict(report.savings, report.ended)
 
 
 def _verdict(savings: results.Savings, ended: launch.Ended) -> str:
@@ -153,33 +131,31 @@ def _verdict(savings: results.Savings, ended: launch.Ended) -> str:
     return text if savings.seconds > 0 else f"Nothing is gained. {text}"
 
 
-def _warns_of_tensors(row: results.Row, report: _Report) -> bool:
-    """Returns True if messages have shared tensors. A DataLoader shares tensors only to send them."""
-    return row.shares_tensors and not report.profile and _DATA_LOADER not in row.via
-
-
-def own_words(words: Sequence[str]) -> int:
-    """Returns the number of words that are options of this command. The others are the program and its arguments."""
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Returns the options. The words from the first that is no option of this command are the program's."""
     count = 0
     while count < len(words) and (words[count] == "-h" or words[count].startswith("--")) and words[count] != "--":
         count += 1 + (len(words[count]) > 2 and "--report".startswith(words[count]))
-    return min(count, len(words))
+    verbs = argparse.ArgumentParser(prog="shmtree").add_subparsers(dest="verb")
+    options = add_to(verbs).parse_args(words[:count])
+    options.verb, options.program = "run", words[count:]
+    return options
 
 
-def add_to(verbs: Any) -> None:
+def add_to(verbs: Any) -> argparse.ArgumentParser:
     verb = add_verb(
         verbs,
         "run",
         "run a program with shmtree's queues and pipes",
         """
         shmtree run train.py --epochs 3
-        shmtree run -u -m package.train
+        shmtree run -m package.train
         shmtree run --profile --report run.json pytest tests
         """,
         "The program stays as it is: queues, pipes and pools of multiprocessing and torch.multiprocessing are replaced"
         " in each of its processes. At the end, the command prints what each did to standard error, or writes it to"
-        " FILE, and ends as the program ended. Its own options come first. All that follows is as with python, or is a"
-        " command on PATH with its arguments.",
+        " FILE, and ends as the program ended. Its own options come first. All that follows is as with python, with"
+        " options such as -u, -O, -W and -X, or is a command on PATH with its arguments.",
     )
     verb.usage = "shmtree run [--report FILE] [--profile] [PYTHON OPTIONS]\n" + 19 * " "
     verb.usage += "(SCRIPT | - | -m MODULE | -c CODE | COMMAND) [ARGS...]"
@@ -187,7 +163,6 @@ def add_to(verbs: Any) -> None:
     verb.add_argument(
         "--profile", action="store_true", help="replace nothing, measure, and estimate what shmtree would save"
     )
-    verb.add_argument("-u", action="store_true", help="this and other options of Python, such as -O, -W and -X")
     verb.add_argument("-m", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, with its arguments")
     verb.add_argument("-c", metavar="CODE", nargs=argparse.REMAINDER, help="run a text, with its arguments")
     verb.add_argument(
@@ -197,3 +172,4 @@ def add_to(verbs: Any) -> None:
         help="a script, - for standard input, or a command on PATH; and its arguments",
     )
     verb.set_defaults(run=run)
+    return verb

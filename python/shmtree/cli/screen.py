@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._ipc.observer import users
-from . import processes, tables
-from .tables import Span, Table
+from . import drawing, processes, tables
+from .drawing import Span, Table
 
 _CHANNELS = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "WAITS FOR")
 _PROCESSES = ("PID", "NAME", "COMMAND", "SENDS TO", "RECEIVES FROM", "PINS", "FOR", "STATE")
@@ -55,7 +55,7 @@ def _channel_row(arena: dict[str, Any], number: int) -> list[Span]:
     return [
         (label, ""),
         (f"{channel['queued']} of {channel['capacity']}" if channel["capacity"] else str(channel["queued"]), ""),
-        (tables.size(channel["queued_bytes"]), ""),
+        (drawing.size(channel["queued_bytes"]), ""),
         (f"{channel['put_per_s']:.0f}", ""),
         (f"{channel['received_per_s']:.0f}", ""),
         (f"> {channel['oldest_seconds']:.1f} s" if channel["oldest_seconds"] else "-", ""),
@@ -89,7 +89,7 @@ class _Process:
 
     def add_state(self, one: dict[str, Any]) -> None:
         self.namespace_pid = one["namespace_pid"]
-        self.name = tables.printable(one["name"])
+        self.name = drawing.printable(one["name"])
         if one["stopped"]:
             self.state = "stopped"
         elif one["leaving"]:
@@ -108,7 +108,7 @@ class _Process:
             (command, ""),
             (", ".join(self.sends) or "-", ""),
             (", ".join(self.receives) or "-", ""),
-            (tables.size(self.bytes) if self.bytes else "-", ""),
+            (drawing.size(self.bytes) if self.bytes else "-", ""),
             (f"{self.seconds:.1f} s" if self.bytes else "-", ""),
             (state, "red" if self.state == "stopped" else "dim" if state == "runs" else ""),
         ]

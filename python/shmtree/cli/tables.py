@@ -1,93 +1,15 @@
-"""The observer's snapshot as readable text, and tables, which rich draws if it is installed."""
+"""The observer's snapshot as readable text."""
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TextIO
+from typing import Any
 
 from .._ipc.observer import users
+from .drawing import Table, printable, show, size
 
-_NUMBERS = frozenset(
-    ["PID", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "PINS", "FOR", "USED", "OF",
-     "OBJECTS", "MESSAGES", "PUT", "GET", "BLOCKED", "CPU", "PICKLE", "SAVES"]  # fmt: skip
-)
-_SHORTENED = frozenset(["NAME", "CHANNEL", "ARENA", "COMMAND", "SENDS TO", "RECEIVES FROM", "PROCESSES", "CREATED AT", "THROUGH"])
 _SHOWN = 4  # objects of a list that are named
-
-Span = tuple[str, str]  #: a text, and its style as rich names it; "" for none
-
-
-class Table(NamedTuple):
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Span]]  #: each has a cell for each column
-
-
-def has_rich() -> bool:
-    return importlib.util.find_spec("rich") is not None
-
-
-def drawn(block: Table | Span) -> Any:
-    """Returns a table or a sentence for rich to draw. A column of names is shortened where the width is too small."""
-    from rich.table import Table as Drawn
-    from rich.text import Text
-
-    if not isinstance(block, Table):
-        return Text(*block)
-    table = Drawn(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in block.heads:
-        table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head not in _SHORTENED)
-    for row in block.rows:
-        table.add_row(*(Text(*cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    return table
-
-
-def show(*blocks: Table | Span, file: TextIO | None = None) -> None:
-    """Prints tables and sentences, within the width of the terminal, or of COLUMNS or 80 elsewhere."""
-    file = file or sys.stdout
-    if has_rich():
-        from rich.console import Console
-
-        Console(file=file).print(*map(drawn, blocks), sep="\n")
-    else:
-        print(*map(_plain, blocks), sep="\n", file=file)
-    file.flush()
-
-
-def _plain(block: Table | Span) -> str:
-    if not isinstance(block, Table):
-        return block[0]
-    rows = [block.heads, *([text for text, _ in row] for row in block.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def wrapped(text: str) -> str:
-    """Returns a text with its lines wrapped at the width of the terminal, if the output goes to one."""
-    if not sys.stdout.isatty():
-        return text
-    columns = max(shutil.get_terminal_size().columns, 1)
-    return "\n".join(textwrap.fill(line, columns, subsequent_indent=_indent(line, columns)) for line in text.split("\n"))
-
-
-def _indent(line: str, columns: int) -> str:
-    indent = len(line) - len(line.lstrip())
-    return " " * (indent + 4) if 0 < indent < columns // 2 - 4 else ""
-
-
-def printable(name: str) -> str:
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
-
-
-def size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
 
 
 def pid_list(pids: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from .._ipc.observer import Observer, bottlenecks, is_of, seen
-from . import screen, tables
+from . import drawing, screen
 from .arguments import add_json, add_verb, seconds
 from .results import failed
 
@@ -38,14 +38,14 @@ def _top(options: argparse.Namespace) -> int:
             f"no process, name or uuid {options.what!r} among the arenas of this user; shmtree ls --all lists them"
         )
     time.sleep(min(options.interval, FIRST_INTERVAL))
-    if not options.once and not options.json and sys.stdout.isatty() and tables.has_rich():
+    if not options.once and not options.json and sys.stdout.isatty() and drawing.has_rich():
         _draw(observer, options)
     while True:
         snapshot = observer.look()
         if options.json:
             print(json.dumps(snapshot), flush=True)
         else:
-            tables.show(*screen.blocks(snapshot, options.sort), *([] if options.once else [("", "")]))
+            drawing.show(*screen.blocks(snapshot, options.sort), *([] if options.once else [("", "")]))
         if options.once:
             return 0
         time.sleep(options.interval)
@@ -63,7 +63,7 @@ def _draw(observer: _Chosen, options: argparse.Namespace) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             shown = screen.blocks(snapshot, options.sort, console.height)
-            live.update(Group(*map(tables.drawn, shown)), refresh=True)
+            live.update(Group(*(drawing.drawn(block, console.width) for block in shown)), refresh=True)
             time.sleep(options.interval)
             snapshot = observer.look()
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 from .. import _core
 from .._ipc.observer import observe
 from ..errors import Error
-from . import processes, tables
+from . import drawing, processes, tables
 
 _PAUSE_S = 0.001  # interval of checks that find nothing
 _MAX_AT_ONCE = 4096
@@ -214,7 +214,7 @@ def _events(channels: list[Traced], since_base_ns: int) -> Iterator[dict[str, An
     threads = _threads(channels, since_base_ns)
     yield _named("process", 0, 0, "shmtree channels")
     for pid in sorted({pid for pid, _ in threads}):
-        if name := tables.printable(" ".join(processes.words_of(pid)[:3])):
+        if name := drawing.printable(" ".join(processes.words_of(pid)[:3])):
             yield _named("process", pid, 0, name)
     for channel in channels:
         yield from _counters(channel, since_base_ns)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .._ipc.observer import Observer, is_of, seen, users
-from . import tables
+from . import drawing, tables
 from .arguments import add_json, add_verb
 
 BETWEEN_SNAPSHOTS = 0.3  # seconds: a wait that is in both snapshots is not about to end
@@ -290,7 +290,7 @@ def words(found: dict[str, Any]) -> str:
     """Returns the result of `why` as text."""
     lines = []
     for deadlock in found["deadlocks"]:
-        places = ", ".join(map(tables.printable, deadlock["places"]))
+        places = ", ".join(map(drawing.printable, deadlock["places"]))
         lines.append(
             f"Deadlock: {tables.pid_list(deadlock['pids'])} have waited for each other for"
             f" {deadlock['seconds']:.1f} s, at {places}."
@@ -310,7 +310,7 @@ def words(found: dict[str, Any]) -> str:
 
 def _wait_words(wait: dict[str, Any]) -> str:
     article = "a " if wait["what"] in ("message", "lock", "reservation", "newer version", "rate limit") else ""
-    at = f" at {tables.printable(wait['at'])}" if wait["what"] != "lock" else ""
+    at = f" at {drawing.printable(wait['at'])}" if wait["what"] != "lock" else ""
     peers = tables.pid_list(wait["for_pids"]) if wait["for_pids"] else "an unknown process"
     peers += tables.which(wait["for_pids"], wait["never_used"], "has never used it", "have never used it")
     peers += tables.which(wait["for_pids"], wait["stopped"], "is stopped", "are stopped")
@@ -320,7 +320,7 @@ def _wait_words(wait: dict[str, Any]) -> str:
 
 def _run_why(options: argparse.Namespace) -> int:
     found = why(options.what)
-    print(json.dumps(found) if options.json else tables.wrapped(words(found)))
+    print(json.dumps(found) if options.json else drawing.wrapped(words(found)))
     return 0
 
 

@@ -434,7 +434,7 @@ def test_limiting_end_follows_from_time_spent_waiting(name, start):
 
 
 def test_sizes_have_units():
-    assert [tables.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [
+    assert [drawing.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [
         "5 B",
         "2.0 KiB",
         "3.0 MiB",
@@ -444,7 +444,7 @@ def test_sizes_have_units():
 
 
 def test_printable_escapes_control_characters():
-    assert tables.printable("a\x1b[2J") == "a\\x1b[2J"
+    assert drawing.printable("a\x1b[2J") == "a\\x1b[2J"
 
 
 # C0, DEL, C1, direction marks and overrides, line and paragraph separators.

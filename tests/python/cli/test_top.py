@@ -69,7 +69,7 @@ def shown(look: dict[str, Any], width: int = 300, sort: str = "name", height: in
     """Returns the lines that rich draws."""
     console = pytest.importorskip("rich.console")
     made = console.Console(file=io.StringIO(), width=width)
-    made.print(*map(tables.drawn, screen.blocks(look, sort, height)), sep="\n")
+    made.print(*map(drawing.drawn, screen.blocks(look, sort, height)), sep="\n")
     return [line.rstrip() for line in made.file.getvalue().splitlines()]
 
 
@@ -122,7 +122,7 @@ def test_process_rows_name_commands_and_channels():
 
 def test_tables_without_rich_are_aligned(monkeypatch, capsys):
     monkeypatch.setattr(tables, "has_rich", lambda: False)
-    tables.show(tables.Table(("A", "B"), [[("long", ""), ("x", "")], [("s", ""), ("y", "")]]), ("end", "red"))
+    drawing.show(drawing.Table(("A", "B"), [[("long", ""), ("x", "")], [("s", ""), ("y", "")]]), ("end", "red"))
     assert capsys.readouterr().out == "A     B\nlong  x\ns     y\nend\n"
 
 
@@ -140,10 +140,10 @@ def test_only_killed_processes_are_reported_as_killed():
 
 def test_lines_are_wrapped_at_the_width_of_the_terminal(monkeypatch):
     text = f"  first {'word ' * 9}word\n\n{' ' * 30}{'x' * 30}"
-    assert tables.wrapped(text) == text  # no terminal
+    assert drawing.wrapped(text) == text  # no terminal
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    lines = tables.wrapped(text).split("\n")
+    lines = drawing.wrapped(text).split("\n")
     assert max(map(len, lines)) <= 40
     assert lines[:3] == ["  first word word word word word word", "      word word word word", ""]
     assert "".join("".join(lines).split()) == "".join(text.split())

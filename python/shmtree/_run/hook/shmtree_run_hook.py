@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))  # the folder of the package
 
+_settings: dict[str, Any] = {}
 #: Modules with pipes that stay standard: those pipes wake up threads, or are inside a standard queue.
 _INTERNAL = ("multiprocessing.", "concurrent.futures.", "joblib.externals.loky", "loky.")
 #: Modules that get the standard classes of queues.
@@ -28,7 +29,7 @@ _WITH_STANDARD_QUEUES = ("concurrent.futures.process", "shmtree._run.originals")
 
 
 def _library(name: str) -> Any:
-    """Imports a module of `shmtree._run`. Those with classes replace the standard ones when they are imported.
+    """Imports a module of `shmtree._run`, which replaces standard classes, or the one that profiles all of them.
 
     Raises ImportError, and imports nothing, if the program has another module of the name: it may be its script.
     """
@@ -39,7 +40,7 @@ def _library(name: str) -> Any:
     elif found.origin is None or not os.path.samefile(found.origin, os.path.join(_ROOT, "shmtree", "__init__.py")):
         raise ImportError(f"the program has another module of the name shmtree, {found.origin}")
     began = time.thread_time_ns()
-    module = importlib.import_module(f"shmtree._run.{name}")
+    module = importlib.import_module(f"shmtree._run.{'profiled' if _settings['profile'] else name}")
     counters = sys.modules["shmtree._run.counters"]
     counters.cells[counters.IMPORT_NS] += time.thread_time_ns() - began
     return module
@@ -65,28 +66,18 @@ def _with_standard_modules(function: Callable[[Any], None], argument: Any) -> No
                 del sys.modules[name]
 
 
-def _settings() -> dict[str, Any]:
-    settings: dict[str, Any] = vars(sys)["_shmtree_run"]
-    return settings
-
-
-def _replaced_by(name: str) -> str:
-    return "profiled" if _settings()["profile"] else name
-
-
-def _guarded(change: Callable[[Any], Any], module: Any) -> None:
-    """Calls `change`. After an error, the program continues with what the standard module has."""
+def _guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls the function. After an error, the program continues with what the standard module has."""
     try:
-        change(module)
+        return function(*arguments)
     except Exception as error:
-        _note(module.__name__, error)
+        return _note(what, f"{type(error).__name__}: {error}")
 
 
-def _note(what: str, error: Exception) -> None:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
+def _note(what: str, reason: str, where: str = "") -> None:
     try:
-        with open(os.path.join(_settings()["directory"], "notes"), "a") as notes:
-            notes.write(f"{what}\t\t{reason}\n")
+        with open(os.path.join(_settings["directory"], "notes"), "a") as notes:
+            notes.write(f"{what}\t{where}\t{' '.join(reason.split())}\n")
     except OSError:
         pass
 
@@ -100,12 +91,8 @@ def _change_connection(module: Any) -> None:
             frame = frame.f_back
         if str(frame.f_globals.get("__name__")).startswith(_INTERNAL):
             return standard(duplex)
-        try:
-            library = _library(_replaced_by("pipes"))
-        except Exception as error:
-            _note("Pipe", error)
-            return standard(duplex)
-        return library.make_pipe(standard, duplex)
+        library = _guarded("Pipe", _library, "pipes")
+        return library.make_pipe(standard, duplex) if library else standard(duplex)
 
     Pipe.__doc__ = standard.__doc__
     module.Pipe = Pipe
@@ -120,7 +107,7 @@ def _change_queues(module: Any) -> None:
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
         if sys._getframe(1).f_globals.get("__name__") in _WITH_STANDARD_QUEUES:
             return standard[name]
-        _guarded(lambda _: _library(_replaced_by("queues")), module)
+        _guarded(module.__name__, _library, "queues")
         for each, cls in standard.items():
             vars(module).setdefault(each, cls)
         return vars(module)[name]
@@ -134,7 +121,7 @@ def _change_executors(module: Any) -> None:
 
     def make(*arguments: Any, **options: Any) -> Any:
         _ = sys.modules["multiprocessing.queues"].Queue  # first: its base class needs the names in this module
-        _guarded(lambda _: _library(_replaced_by("executors")), module)
+        _guarded(module.__name__, _library, "executors")
         if module._SafeQueue is make:
             module._SafeQueue = standard
         return module._SafeQueue(*arguments, **options)
@@ -146,16 +133,16 @@ def _change_executors(module: Any) -> None:
 def _change_managers(module: Any) -> None:
     """Reports a manager's queues, which stay as they are."""
 
-    def reported(name: str, standard: Any) -> Any:
-        def make(*arguments: Any, **options: Any) -> Any:
-            _library("notes").add(f"Manager().{name}", "it is a queue.Queue inside the process of the manager")
-            return standard(*arguments, **options)
+    manager = module.SyncManager
+    for name, standard in (("Queue", manager.Queue), ("JoinableQueue", manager.JoinableQueue)):
 
-        make.__doc__ = standard.__doc__
-        return make
+        def make(*arguments: Any, _name: str = name, _make: Any = standard, **options: Any) -> Any:
+            frame = sys._getframe(1)
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            _note(f"Manager().{_name}", "it is a queue.Queue inside the process of the manager", where)
+            return _make(*arguments, **options)
 
-    for name in ("Queue", "JoinableQueue"):
-        setattr(module.SyncManager, name, reported(name, getattr(module.SyncManager, name)))
+        setattr(manager, name, make)
 
 
 class _Preparation:
@@ -171,7 +158,7 @@ class _Preparation:
 
     def __reduce__(self) -> Any:
         file = os.path.join(HERE, "sitecustomize.py")
-        return exec, (self._CODE.format(file=file, directory=_settings()["directory"]), {})
+        return exec, (self._CODE.format(file=file, directory=_settings["directory"]), {})
 
 
 def _change_spawn(module: Any) -> None:
@@ -209,7 +196,7 @@ class _Finder:
             del loader.exec_module
             if name in _CHANGES:
                 execute(module)
-                _guarded(_CHANGES[name], module)
+                _guarded(name, _CHANGES[name], module)
             else:
                 _with_standard_modules(execute, module)
 
@@ -219,8 +206,9 @@ class _Finder:
 
 def start(directory: str, profile: bool) -> None:
     """Prepares this process."""
-    vars(sys)["_shmtree_run"] = {"directory": directory, "profile": profile}
+    _settings.update(directory=directory, profile=profile)
+    vars(sys)["_shmtree_run"] = _settings
     sys.meta_path.insert(0, _Finder)
     for name in _CHANGES:
         if name in sys.modules:
-            _guarded(_CHANGES[name], sys.modules[name])
+            _guarded(name, _CHANGES[name], sys.modules[name])
