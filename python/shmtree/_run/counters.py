@@ -33,7 +33,6 @@ IMPORT_NS = 16
 CELLS = 24
 _ROWS = 256
 _ROW_CELLS = 64
-_KEY_BYTES = (_ROW_CELLS - CELLS) * 8
 _SIZE = _ROWS * _ROW_CELLS * 8
 _REST = "other\t\t"  # key of the places for which there is no row left
 
@@ -66,8 +65,8 @@ def _map_new_file() -> None:
 
 
 def _write_key(key: str, offset: int) -> None:
-    begin = (offset + CELLS) * 8
-    _mapped[begin : begin + _KEY_BYTES] = key.encode()[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0")
+    begin, size = (offset + CELLS) * 8, (_ROW_CELLS - CELLS) * 8
+    _mapped[begin : begin + size] = key.encode()[:size].ljust(size, b"\0")
 
 
 def row_of(key: str) -> int:

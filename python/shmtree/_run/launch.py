@@ -84,7 +84,7 @@ def _remove_stale(parent: Path) -> None:
 
 
 def run(command: list[str], directory_path: str) -> Ended:
-    """Runs a command, whose first word is the path of an executable file."""
+    """Runs a command. Its first word is the path of an executable file."""
     path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "SHMTREE_RUN": directory_path}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGCHLD])

@@ -67,7 +67,7 @@ def here(kind: str) -> Site:
 
 
 def _first(frame: FrameType | None, is_wanted: Callable[[str], bool]) -> FrameType | None:
-    """Returns the first of this frame and its callers whose file is wanted."""
+    """Returns the first of this frame and its callers with a file that is wanted."""
     while frame is not None and not is_wanted(frame.f_code.co_filename):
         frame = frame.f_back
     return frame

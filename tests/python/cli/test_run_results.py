@@ -35,7 +35,7 @@ def test_totals_are_scaled_from_samples_of_each_process() -> None:
     assert row.blocked_s == pytest.approx(9.7)
 
 
-def test_saved_time_is_that_of_calls_and_threads_less_that_of_shmtree() -> None:
+def test_saved_time_is_standard_cost_less_that_of_shmtree() -> None:
     row = cells(
         PUTS=10, PUT_SAMPLES=5, PUT_CPU_NS=10**9, PUT_NS=10**10, FEED_NS=3 * 10**9, TRIALS=2, TRIAL_NS=2 * 10**8
     )
