@@ -13,7 +13,7 @@ from rich.console import Console
 
 import shmtree
 from shmtree._ipc.observer import Observer
-from shmtree.cli import screen, tables
+from shmtree.cli import drawing, screen
 
 WIDTH = 80
 SECONDS = 2.0
@@ -51,7 +51,7 @@ def draw(path: str) -> None:
     look["arenas"] = [arena for arena in look["arenas"] if {"samples", "batches"} & {*names_in(arena)}]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
-        console.print(*map(drawing.drawn, screen.blocks(look)), sep="\n")
+        console.print(*(drawing.drawn(block, WIDTH) for block in screen.blocks(look)), sep="\n")
     console.save_svg(path, title="shmtree top")
     for process in processes:
         process.kill()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
 _NUMBERS = frozenset(
-    ["PID", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "PINS", "FOR", "USED", "OF"]
-    + ["OBJECTS", "MESSAGES", "PUT", "GET", "BLOCKED", "CPU", "PICKLE", "SAVES"]
+    """PID DEPTH BYTES PUT/S GET/S OLDEST FULL EMPTY PINS FOR USED OF
+    OBJECTS MESSAGES PUT GET BLOCKED CPU PICKLE SAVES""".split()
 )
 _SHORTENED = frozenset(
     ["NAME", "CHANNEL", "ARENA", "COMMAND", "SENDS TO", "RECEIVES FROM", "PROCESSES", "CREATED AT", "THROUGH"]
@@ -89,7 +89,9 @@ def wrapped(text: str) -> str:
     if not sys.stdout.isatty():
         return text
     columns = max(shutil.get_terminal_size().columns, 1)
-    return "\n".join(textwrap.fill(line, columns, subsequent_indent=_indent(line, columns)) for line in text.split("\n"))
+    return "\n".join(
+        textwrap.fill(line, columns, subsequent_indent=_indent(line, columns)) for line in text.split("\n")
+    )
 
 
 def _indent(line: str, columns: int) -> str:

@@ -24,7 +24,7 @@ from .results import failed
 
 _STUCK_S = 10.0  # closes a connection if its client sends nothing for this long
 
-#: Metrics of each kind of object in an arena: name, help, and the key of `observe`. Names of counters end with `_total`.
+#: Metrics of each kind of object in an arena: name, help, and the key of `observe`. Counters' names end with `_total`.
 _ARENA = [
     ("arena_max_bytes", "The arena's budget.", "max_bytes"),
     ("arena_committed_bytes", "Memory that the kernel has allocated for the arena.", "committed_bytes"),
@@ -138,7 +138,9 @@ def _add_arena(made: _Page, arena: dict[str, Any]) -> None:
                 made.add(_REFUSED, {"one": 1}, **labels)
                 continue
             capacity = thing.get("capacity") or float("inf")
-            made.add(families, {**thing, "capacity": capacity, "publishing": len(thing.get("publishers", ()))}, **labels)
+            made.add(
+                families, {**thing, "capacity": capacity, "publishing": len(thing.get("publishers", ()))}, **labels
+            )
             for end in ("sender", "receiver") if kind == "channel" else ():
                 limits = (thing["limiting"] or {}).get("end") == end
                 made.add(_LIMITING, {"limiting": int(limits)}, **labels, end=end)

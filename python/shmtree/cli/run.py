@@ -16,10 +16,8 @@ from . import output_files
 from .arguments import add_verb
 from .drawing import Table, printable, show, size
 
-_HEADS = (
-    ["KIND", "CREATED AT", "THROUGH", "OBJECTS", "MESSAGES", "BYTES", "PUT", "GET", "BLOCKED", "CPU"]
-    + ["PICKLE", "SAVES"]  # with --profile
-)
+_HEADS = "KIND|CREATED AT|THROUGH|OBJECTS|MESSAGES|BYTES|PUT|GET|BLOCKED|CPU".split("|")
+_PROFILE_HEADS = [*_HEADS, "PICKLE", "SAVES"]
 _MAX_ROWS = 50  # in the table
 _DATA_LOADER = os.path.join("torch", "utils", "data")
 _SHARED_TENSORS = "its tensors of share_memory_() arrive as copies; see docs/run.md"
@@ -85,7 +83,7 @@ def _print(report: _Report) -> None:
     used = f"{report.processes} process{'' if report.processes == 1 else 'es'} used queues, pipes or pools"
     print(f"shmtree run: {ended.seconds:.2f} s, {ended.cpu_seconds:.2f} s of CPU, {how}; {used}", file=sys.stderr)
     if report.rows:
-        heads = _HEADS[:-2] if report.savings is None else _HEADS
+        heads = _HEADS if report.savings is None else _PROFILE_HEADS
         rows = [[(cell, "") for cell in _cells(row)[: len(heads)]] for row in report.rows[:_MAX_ROWS]]
         show(Table(heads, rows), file=sys.stderr)
     for remark in _remarks(report):

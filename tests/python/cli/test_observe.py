@@ -17,7 +17,7 @@ import pytest
 
 import shmtree
 from shmtree._ipc.observer import Observer, bottlenecks
-from shmtree.cli import tables
+from shmtree.cli import drawing, tables
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 

@@ -17,7 +17,7 @@ import pytest
 from terminals import pseudo_terminal
 from test_observe import channel_look, limiting_line
 
-from shmtree.cli import screen, tables
+from shmtree.cli import drawing, screen, tables
 from shmtree.cli.processes import command
 
 LEFT_SCREEN = b"\x1b[?1049l"  # what rich writes last
@@ -69,7 +69,7 @@ def shown(look: dict[str, Any], width: int = 300, sort: str = "name", height: in
     """Returns the lines that rich draws."""
     console = pytest.importorskip("rich.console")
     made = console.Console(file=io.StringIO(), width=width)
-    made.print(*map(drawing.drawn, screen.blocks(look, sort, height)), sep="\n")
+    made.print(*(drawing.drawn(each, width) for each in screen.blocks(look, sort, height)), sep="\n")
     return [line.rstrip() for line in made.file.getvalue().splitlines()]
 
 
@@ -78,7 +78,7 @@ def channels_in(lines: list[str]) -> list[str]:
     return [line.split()[0] for line in lines[first + 1 : lines.index("", first)]]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_long_names_and_commands_fit_the_terminal(width):
     look = snapshot(*(channel_look(letter * 200, queued=10**6, capacity=10**6) for letter in "ab\u4e2d"))
     lines = shown(look, width)
