@@ -13,13 +13,13 @@ _NUMBERS = frozenset(
     """PID DEPTH BYTES PUT/S GET/S OLDEST FULL EMPTY PINS FOR USED OF
     OBJECTS MESSAGES PUT GET BLOCKED CPU PICKLE SAVES""".split()
 )
-_SHORTENED = frozenset(
-    ["NAME", "CHANNEL", "ARENA", "COMMAND", "SENDS TO", "RECEIVES FROM", "PROCESSES", "CREATED AT", "THROUGH"]
-)
-_LEAST = 8  # width to which these columns may be shortened
+#: Columns that are shortened if the width is too small, with the width that they keep.
+_SHORTENED = {"NAME": 8, "CHANNEL": 12, "ARENA": 12, "COMMAND": 12, "SENDS TO": 8, "RECEIVES FROM": 8, "PROCESSES": 9}
+_SHORTENED |= {"CREATED AT": 16, "THROUGH": 10}
 #: Columns that are left out, in this order, if the others do not fit.
 _LEFT_OUT = ("THROUGH", "OLDEST", "OBJECTS", "BYTES", "FOR", "BLOCKED", "EMPTY", "FULL", "PUT", "GET", "PUT/S", "GET/S")
 _GAP = 1
+_UNLIMITED = 10_000  # columns
 
 Span = tuple[str, str]  #: a text, and its style as rich names it; "" for none
 
@@ -33,14 +33,15 @@ def has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
 
+def _least(table: Table, number: int) -> int:
+    head = table.heads[number]
+    natural = max(len(head), *(len(row[number][0]) for row in table.rows), 0)
+    return min(natural, max(_SHORTENED.get(head, natural), len(head)))
+
+
 def _fitting(table: Table, width: int) -> Table:
     """Returns the table with the columns that fit."""
-
-    def least(number: int) -> int:
-        natural = max(len(table.heads[number]), *(len(row[number][0]) for row in table.rows), 0)
-        return min(natural, max(_LEAST, len(table.heads[number]))) if table.heads[number] in _SHORTENED else natural
-
-    kept = {number: least(number) + _GAP for number in range(len(table.heads))}
+    kept = {number: _least(table, number) + _GAP for number in range(len(table.heads))}
     for head in _LEFT_OUT:
         if sum(kept.values()) > width + _GAP and head in table.heads:
             del kept[table.heads.index(head)]
@@ -56,24 +57,31 @@ def drawn(block: Table | Span, width: int) -> Any:
         return Text(*block)
     block = _fitting(block, width)
     table = Drawn(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for head in block.heads:
-        table.add_column(head, justify="right" if head in _NUMBERS else "left", no_wrap=head not in _SHORTENED)
+    for number, head in enumerate(block.heads):
+        justify: Any = "right" if head in _NUMBERS else "left"
+        least = _least(block, number)
+        table.add_column(head, justify=justify, no_wrap=head not in _SHORTENED, min_width=least)
     for row in block.rows:
         table.add_row(*(Text(*cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table
 
 
-def show(*blocks: Table | Span, file: TextIO | None = None) -> None:
-    """Prints tables and sentences, within the width of the terminal, or of COLUMNS or 80 elsewhere."""
+def show(*blocks: Table | Span, file: TextIO | None = None, width: int | None = None) -> None:
+    """Prints tables and sentences, within `width`. By default, they fit a terminal, and are not cut elsewhere."""
     file = file or sys.stdout
     if has_rich():
         from rich.console import Console
 
-        console = Console(file=file)
+        console = Console(file=file, width=width or (None if file.isatty() else _UNLIMITED))
+        console.on_broken_pipe = _raise  # type: ignore[method-assign]  # rich would end the program
         console.print(*(drawn(block, console.width) for block in blocks), sep="\n")
     else:
         print(*map(_plain, blocks), sep="\n", file=file)
     file.flush()
+
+
+def _raise() -> None:
+    raise BrokenPipeError
 
 
 def _plain(block: Table | Span) -> str:

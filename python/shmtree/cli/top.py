@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from typing import Any
@@ -45,7 +46,8 @@ def _top(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(snapshot), flush=True)
         else:
-            drawing.show(*screen.blocks(snapshot, options.sort), *([] if options.once else [("", "")]))
+            width = shutil.get_terminal_size().columns  # elsewhere COLUMNS, or 80
+            drawing.show(*screen.blocks(snapshot, options.sort), *([] if options.once else [("", "")]), width=width)
         if options.once:
             return 0
         time.sleep(options.interval)

@@ -32,6 +32,7 @@ def run(*arguments: str, code: int = 0) -> str:
         text=True,
         timeout=300,
         check=False,
+        env={**os.environ, "COLUMNS": "300"},  # of `top`
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr

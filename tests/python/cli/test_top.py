@@ -85,7 +85,7 @@ def test_long_names_and_commands_fit_the_terminal(width):
     assert all(pytest.importorskip("rich.cells").cell_len(line) <= width for line in lines)
     names = channels_in(lines)
     assert [name[:2] for name in names] == ["aa", "bb", "\u4e2d\u4e2d"]
-    assert all(name.endswith("\u2026") for name in names)
+    assert all("\u2026" in line for line in lines if line[:2] in ("aa", "bb", "\u4e2d"))
 
 
 def test_a_short_terminal_shows_how_many_lines_are_left_out():
@@ -121,7 +121,7 @@ def test_process_rows_name_commands_and_channels():
 
 
 def test_tables_without_rich_are_aligned(monkeypatch, capsys):
-    monkeypatch.setattr(tables, "has_rich", lambda: False)
+    monkeypatch.setattr(drawing, "has_rich", lambda: False)
     drawing.show(drawing.Table(("A", "B"), [[("long", ""), ("x", "")], [("s", ""), ("y", "")]]), ("end", "red"))
     assert capsys.readouterr().out == "A     B\nlong  x\ns     y\nend\n"
 
