@@ -387,54 +387,57 @@ Status for_each_file(const Visit& visit) {
 
 Result<std::vector<NameInfo>> list_names() {
   std::vector<NameInfo> found;
-  const Status listed = for_each_file([&found](const NameFolder& folder, const std::string& file_name, const std::string& name) {
-    auto file = LockedFile::open(folder.directory.get(), file_name, kNameLockTimeoutNs);
-    const std::string file_path = folder.path + "/" + file_name;
-    if (!file && file.code() == Code::kTimeout) {  // a stopped process has its lock, and so is alive
-      const auto seen = look_at_record(folder.directory.get(), file_name);
-      if (!seen) return unless_exhausted(seen.error(), Unit{});
-      found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
-      return success();
-    }
-    if (!file) return unless_exhausted(file.error(), Unit{});
-    auto record = read_record(*file);
-    if (!record) return unless_exhausted(record.error(), Unit{});
-    auto pids = living(*file, *record);
-    if (!pids) return Status(std::move(pids).error());
-    if (pids->empty()) file->remove().ok();  // it is listed this once
-    found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(record->header.kind), *std::move(pids)});
-    return success();
-  });
+  const Status listed =
+      for_each_file([&found](const NameFolder& folder, const std::string& file_name, const std::string& name) {
+        auto file = LockedFile::open(folder.directory.get(), file_name, kNameLockTimeoutNs);
+        const std::string file_path = folder.path + "/" + file_name;
+        if (!file && file.code() == Code::kTimeout) {  // a stopped process has its lock, and so is alive
+          const auto seen = look_at_record(folder.directory.get(), file_name);
+          if (!seen) return unless_exhausted(seen.error(), Unit{});
+          found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
+          return success();
+        }
+        if (!file) return unless_exhausted(file.error(), Unit{});
+        auto record = read_record(*file);
+        if (!record) return unless_exhausted(record.error(), Unit{});
+        auto pids = living(*file, *record);
+        if (!pids) return Status(std::move(pids).error());
+        if (pids->empty()) file->remove().ok();  // it is listed this once
+        found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(record->header.kind), *std::move(pids)});
+        return success();
+      });
   if (!listed) return listed.error();
   return found;
 }
 
 Result<std::vector<SeenName>> list_records() {
   std::vector<SeenName> seen;
-  const Status looked = for_each_file([&seen](const NameFolder& folder, const std::string& file_name, const std::string& name) {
-    const auto kept = look_at_record(folder.directory.get(), file_name);
-    if (!kept) return unless_exhausted(kept.error(), Unit{});
-    const NameHeader& header = kept->record.header;
-    SeenName& found = seen.emplace_back();
-    found.name = name;
-    found.kind = static_cast<NamedKind>(header.kind);
-    std::memcpy(found.uuid, header.uuid, sizeof found.uuid);
-    found.block = header.block;
-    found.has_parts = kept->is_kept;
-    return success();
-  });
+  const Status looked =
+      for_each_file([&seen](const NameFolder& folder, const std::string& file_name, const std::string& name) {
+        const auto kept = look_at_record(folder.directory.get(), file_name);
+        if (!kept) return unless_exhausted(kept.error(), Unit{});
+        const NameHeader& header = kept->record.header;
+        SeenName& found = seen.emplace_back();
+        found.name = name;
+        found.kind = static_cast<NamedKind>(header.kind);
+        std::memcpy(found.uuid, header.uuid, sizeof found.uuid);
+        found.block = header.block;
+        found.has_parts = kept->is_kept;
+        return success();
+      });
   if (!looked) return looked.error();
   return seen;
 }
 
 Result<std::vector<std::string>> clean_names() {
   std::vector<std::string> removed;
-  const Status cleaned = for_each_file([&removed](const NameFolder& folder, const std::string& file_name, const std::string& name) {
-    const auto swept = sweep(folder, file_name);
-    if (!swept) return Status(swept.error());
-    if (*swept) removed.push_back(name);
-    return success();
-  });
+  const Status cleaned =
+      for_each_file([&removed](const NameFolder& folder, const std::string& file_name, const std::string& name) {
+        const auto swept = sweep(folder, file_name);
+        if (!swept) return Status(swept.error());
+        if (*swept) removed.push_back(name);
+        return success();
+      });
   if (!cleaned) return cleaned.error();
   return removed;
 }

@@ -208,7 +208,8 @@ bool Participants::set_process_name(std::string_view name) noexcept {
   const std::size_t fits = std::min(name.size(), sizeof words);
   std::memcpy(words, name.data(), fits < name.size() ? platform::utf8_prefix(name.substr(0, fits)) : fits);
   bool is_new = false;
-  for (std::uint32_t i = 0; i < kNameWords; ++i) is_new |= g_name[i].exchange(words[i], std::memory_order_relaxed) != words[i];
+  for (std::uint32_t i = 0; i < kNameWords; ++i)
+    is_new |= g_name[i].exchange(words[i], std::memory_order_relaxed) != words[i];
   return is_new;
 }
 

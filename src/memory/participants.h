@@ -88,8 +88,8 @@ class Participants {
   void leave() noexcept;
 
   // Under the arena lock: records that this process has pages registered for DMA, or no longer has.
-  // Sets the name of this process, for the arenas that it attaches to from now on. Cuts it at 48 bytes. Returns false if
-  // the process has that name already.
+  // Sets the name of this process, for the arenas that it attaches to from now on. Cuts it at 48 bytes. Returns false
+  // if the process has that name already.
   static bool set_process_name(std::string_view name) noexcept;
   // Writes that name to this process's slot.
   void note_process_name() noexcept;

@@ -7,8 +7,8 @@
 
 namespace shmtree::platform {
 
-// Returns the bytes that can still be committed: the minimum of MemAvailable and, for every cgroup from ours up to the root, its limit minus its usage. Reads
-// files in /proc and /sys: 30 us. May throw std::bad_alloc.
+// Returns the bytes that can still be committed: the minimum of MemAvailable and, for every cgroup from ours up to the
+// root, its limit minus its usage. Reads files in /proc and /sys: 30 us. May throw std::bad_alloc.
 std::uint64_t available_memory_bytes();
 
 // Returns the bytes that this process can still map under its own limit (RLIMIT_AS), or nothing without a limit.

@@ -185,8 +185,9 @@ py::list participants_of(const ObservedArena& arena) {
   py::list out;
   for (const ObservedParticipant& one : arena.participants) {
     out.append(py::dict("slot"_a = one.slot, "pid"_a = one.pid, "namespace_pid"_a = one.namespace_pid,
-                        "name"_a = text(one.name), "alive"_a = one.alive, "stopped"_a = one.stopped, "leaving"_a = one.leaving,
-                        "pinned"_a = one.pinned, "seconds"_a = one.seconds, "waits"_a = dicts_of(one.waits, arena)));
+                        "name"_a = text(one.name), "alive"_a = one.alive, "stopped"_a = one.stopped,
+                        "leaving"_a = one.leaving, "pinned"_a = one.pinned, "seconds"_a = one.seconds,
+                        "waits"_a = dicts_of(one.waits, arena)));
   }
   return out;
 }

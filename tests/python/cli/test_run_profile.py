@@ -121,7 +121,7 @@ def test_child_without_the_folder_of_the_run_exchanges_messages(run: Run, option
 @pytest.mark.parametrize("method", START_METHODS)
 def test_child_of_another_user_exchanges_messages(run: Run, method: str, options: tuple[str, ...]) -> None:
     if os.getuid() != 0:
-        pytest.skip("needs root")
+        pytest.skip("only root can run processes of other users")
     if WITHOUT_GIL and method == "fork":
         pytest.skip(NOT_BESIDE_THREADS)
     ran = run(
