@@ -38,8 +38,8 @@ PROMISES = {
     "Queue": "yes|yes|yes|yes|yes|yes|yes|yes|after shutdown|option|option|-|writable views|yes|yes",
     "SimpleQueue": "yes|-|yes|yes|yes|yes|yes|yes|after shutdown|option|-|-|writable views|yes|yes",
     "Pipe": "-|-|-|-|-|-|yes|-|after all writers|ConnectionLost|ConnectionLost|ConnectionLost|writable views|yes|-",
-    "Broadcast": "yes|yes|yes|yes|yes|yes|yes|yes|after all writers|PeerDied|no effect|-|read-only views|yes|yes",
-    "Latest": "yes|-|-|yes|-|-|-|-|after all writers|PeerDied|no effect|-|read-only views|yes|yes",
+    "Broadcast": "yes|yes|yes|yes|yes|yes|yes|yes|after all writers|PeerDied|no effect|WorkerFailed|read-only views|yes|yes",  # noqa: E501
+    "Latest": "yes|-|-|yes|-|-|-|-|after all writers|PeerDied|no effect|WorkerFailed|read-only views|yes|yes",
     "Service": "yes|yes|yes|yes|-|yes|-|-|-|-|PeerDied|-|writable views|-|yes",
 }
 
@@ -142,7 +142,6 @@ class Connection(End):
 class Broadcast(End):
     row = "Broadcast"
     constructor = shmtree.Broadcast
-    lacks: ClassVar[dict[str, Any]] = {"failure": (lambda writer, _: writer.fail, AttributeError)}
 
     def make(self, **options: Any) -> tuple[Any, Any]:
         made: Any = shmtree.Broadcast(**options)
@@ -161,7 +160,6 @@ class Latest(End):
         "loop_async": (lambda _, reader: reader.__aiter__, AttributeError),
         "poll": (lambda _, reader: shmtree.wait([reader], timeout=0), TypeError),
         "size": (lambda _, reader: reader.qsize, AttributeError),
-        "failure": (lambda writer, _: writer.fail, AttributeError),
     }
 
     def __init__(self) -> None:

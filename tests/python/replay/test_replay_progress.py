@@ -94,7 +94,7 @@ def arenas() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("taken", FileExistsError), ("a/b", ValueError)], ids=["in use", "invalid"]
+    ("name", "error"), [("taken", FileExistsError), ("a//b", ValueError)], ids=["in use", "invalid"]
 )
 def test_load_rejects_a_name_before_it_reads_rows(
     name: str, error: type[Exception], tmp_path: Path, runtime_directory: Path

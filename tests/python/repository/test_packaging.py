@@ -68,7 +68,7 @@ def test_the_page_on_installing_names_every_licence() -> None:
 
 def test_wheels_name_only_what_users_install(wheel_info: Path) -> None:
     metadata = importlib.metadata.PathDistribution(wheel_info)
-    assert set(metadata.metadata.get_all("Provides-Extra") or []) == {"cli", "ray", "spdl", "torch"}
+    assert set(metadata.metadata.get_all("Provides-Extra") or []) == {"cli", "metrics", "ray", "spdl", "torch"}
     assert [need for need in metadata.requires or [] if "extra ==" not in need] == ["numpy>=1.24"]
 
 
