@@ -33,7 +33,8 @@ constexpr std::int64_t kNameLockTimeoutNs = 5'000'000'000;
 // Returns the name of the file: "robot%2Flidar" for "robot/lidar", with "%25" for '%'. So the files of a folder are
 // never in folders of their own, and different names have different files.
 std::string file_of_name(std::string_view name);
-// The reverse. For a text that is no such file name, returns one that has another file name.
+// Returns the name that a file name stands for. If file_of_name() never returns the text, the result has another file
+// name, so a caller compares both.
 std::string name_of_file(std::string_view file_name);
 
 struct NameHeader {
