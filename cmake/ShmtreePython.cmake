@@ -10,7 +10,19 @@ if(binding_sources MATCHES "\\.cpp")
   shmtree_unity(_core ${binding_sources})
   # module.cpp defines NumPy's function table, which the other sources only refer to.
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/python/bindings/module.cpp PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
-  target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/python)
+  set(docstrings ${PROJECT_BINARY_DIR}/generated/bindings/docstrings.inc)
+  set(stub ${PROJECT_SOURCE_DIR}/python/shmtree/_core.pyi)
+  add_custom_command(
+    OUTPUT ${docstrings}
+    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/docstring_table.py ${stub} ${docstrings}
+    DEPENDS ${PROJECT_SOURCE_DIR}/cmake/docstring_table.py ${stub}
+    COMMENT "Generating the docstrings of the bindings from the stub"
+    VERBATIM)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated/bindings)
+  add_custom_target(shmtree_docstrings DEPENDS ${docstrings})
+  add_dependencies(shmtree_generated shmtree_docstrings)
+  target_sources(_core PRIVATE ${docstrings})
+  target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/python ${PROJECT_BINARY_DIR}/generated)
   # Ignore warnings in the headers of pybind11 and NumPy.
   target_include_directories(_core SYSTEM PRIVATE ${Python_NumPy_INCLUDE_DIRS})
   target_link_libraries(_core PRIVATE shmtree_options shmtree_endpoint shmtree_shared_array shmtree_replay

@@ -42,9 +42,9 @@ target_include_directories(shmtree_schema SYSTEM PUBLIC ${generated})
 target_link_libraries(shmtree_schema PUBLIC CapnpCore::capnp)
 set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)
 
-# Generates the C++ of every schema, for tools that compile nothing else.
-add_custom_target(shmtree_schemas)
-add_dependencies(shmtree_schemas shmtree_schema)
+# Generates all sources that a build generates, for tools that compile nothing else.
+add_custom_target(shmtree_generated)
+add_dependencies(shmtree_generated shmtree_schema)
 
 # shmtree_messages(<target> <schema>): generates C++ from a Cap'n Proto schema and compiles it to a static library.
 function(shmtree_messages target schema)
@@ -63,5 +63,5 @@ function(shmtree_messages target schema)
   target_compile_options(${target} PRIVATE -w)
   target_include_directories(${target} SYSTEM PUBLIC ${made})
   target_link_libraries(${target} PUBLIC CapnpCore::capnp)
-  add_dependencies(shmtree_schemas ${target})
+  add_dependencies(shmtree_generated ${target})
 endfunction()

@@ -5,6 +5,7 @@
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/pickle_support.h"
 #include "bindings/codec/standard_class.h"
+#include "bindings/cpython/docstrings.h"
 #include "bindings/cpython/package.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/objects/frame.h"
@@ -52,6 +53,7 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_broadcast(module);
   shmtree::python::bind_observer(module);
   shmtree::python::bind_recording(module);
+  if (!shmtree::python::set_docstrings(module.ptr())) throw pybind11::error_already_set();
 }
 
 // The interpreter calls the function with this name. Our tables, and those of NumPy and pybind11, belong to the main

@@ -1,14 +1,25 @@
 """Passes nested Python data between processes through shared memory.
 
+Tasks, and what does them:
+
+- replace a multiprocessing.Queue: `Queue`, `JoinableQueue`, `SimpleQueue`; a whole program: `shmtree.multiprocessing`
+- send from one process to another: `create_pair` returns a `Sender` and a `Receiver`
+- send each message to many readers: `Broadcast`
+- publish the newest version of a value, such as weights: `Latest`
+- ask another process and get its answer: `Service` and `Client`
+- store transitions and sample batches: `shmtree.replay.ReplayBuffer`
+- let processes change one array in place: `SharedArray`
+- share a data set that no process changes: `SharedList`
+- load data in another process: `iterate_in_subprocess`
+- convert an object to bytes and back: `pack` and `unpack`, or `dump` and `load` with a file
+- see who waits for whom: `observe`, or the command ``shmtree top``
+- send to another machine: `shmtree.ray`
+
 Example::
 
     sender, receiver = shmtree.create_pair(capacity=8)
     sender.put({"obs": obs, "reward": 1.0})        # in one process
     sample = receiver.get(timeout=3)               # in another; large arrays are views
-
-`create_pair` makes a channel, and `Queue` a channel with the interface of multiprocessing's queues. `Latest` is a value
-of which every reader gets the newest version. `Arena` is memory for several of these. `pack` and `unpack` convert
-objects to frames without a channel.
 
 A timeout raises ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; all other errors are a `shmtree.Error`.
 """

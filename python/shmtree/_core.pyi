@@ -351,7 +351,7 @@ class WakeHub:
     def take(self) -> list[bytes] | None:
         """Returns the names of the ends that were reported; None if any end may have been."""
 
-class _Sending(_End):
+class _Sending(_End, Generic[_T]):
     def _fileno_to_put(self) -> int:
         """Returns a descriptor that is readable while _ready_to_put() is true."""
     def _ready_to_put(self) -> bool:
@@ -362,8 +362,22 @@ class _Sending(_End):
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_put(self, hub: WakeHub) -> bool:
         """Asks a WakeHub to report once when put() would return or raise. Returns True if it already would."""
+    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
+        """Sends the items of an iterable in order.
 
-class _Receiving(_End):
+        Args:
+            iterable: Objects to send.
+            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
+
+        Returns:
+            The number of items that were sent.
+
+        Raises:
+            queue.Full: Not all items were sent within `timeout` seconds. This and every other error (those of `put`,
+                and those of the iterable) has the number of items that were sent as its attribute `sent`.
+        """
+
+class _Receiving(_End, Generic[_T]):
     def __iter__(self) -> Self: ...
     def qsize(self) -> int:
         """Returns the number of messages that can be received now. The number is exact.
@@ -412,9 +426,73 @@ class _Receiving(_End):
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_get(self, hub: WakeHub) -> bool:
         """Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."""
+    def get_nowait(self, *, copy: bool | None = None) -> _T:
+        """Receives the next object like `get` if there is one.
+
+        Args:
+            copy: As in `get`.
+
+        Returns:
+            The object that was sent.
+
+        Raises:
+            queue.Empty: There is no message. The other errors are those of `get`.
+        """
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
+        """Receives up to `n` objects: waits for the first as `get` does, and takes the others that are there.
+
+        Args:
+            n: Maximum number of objects, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+            copy: As in `get`.
+
+        Returns:
+            A list of 1 to `n` objects.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
+                after the first object is kept, and the next call raises it.
+        """
+    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]:
+        """Receives up to `n` messages as frames, without building their objects.
+
+        It waits for the first as `take` does, and takes the others that are there. A message returns to the channel
+        unless its frame is acked: at `Frame.nack`, when the frame and all views of it are gone, or when this process
+        dies. Arrays in other memory are copied into the frame. A large frame without such arrays is in the memory of
+        the message.
+
+        Args:
+            n: Maximum number of messages, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+
+        Returns:
+            A list of 1 to `n` Frames.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `take`.
+            CorruptMessage: The message has no valid frame. It is consumed.
+        """
+    def dead_letters(self) -> list[Delivery]:
+        """Returns the dead letters: messages that no call of `get` or `take` delivers any more.
+
+        A message becomes one after `max_attempts` deliveries, or if receivers had no memory for it eight times in a
+        row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue` returns it
+        to the channel. `nack`, or dropping the Delivery, leaves it a dead letter.
+
+        The call does not count as use of this end. `JoinableQueue.join` counts dead letters as done until `requeue`.
+
+        Returns:
+            A list of Deliveries, the oldest first, without those that another process has open.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def _inherited_frames(self) -> list[Frame]:
+        """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
+    def __next__(self) -> _T: ...
 
 @disjoint_base
-class SenderBase(_Sending, Generic[_T]):
+class SenderBase(_Sending[_T]):
     """Base of Sender."""
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
@@ -432,19 +510,16 @@ class SenderBase(_Sending, Generic[_T]):
             obj: Object to send.
             block: If False, raises ``queue.Full`` at once when the channel is full.
             timeout: Seconds to wait while the channel is full; None waits indefinitely, 0 and less does not wait.
-            move: If True, also gives away parts of arrays from `new_empty`, and arrays that were received. Without it,
-                a queue copies all arrays except those that `shmtree.torch.collate` made.
+            move: If True, also gives away parts of arrays from `new_empty`, and arrays that were received.
 
         Returns:
-            The ticket of the message for `wait_for_ack`, an int; None from a queue.
+            The ticket of the message for `wait_for_ack`, an int.
 
         Raises:
             queue.Full: The channel is still full after `timeout` seconds.
             ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
                 processes that have one are blocked and never used it (a deadlock).
             shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one died or failed.
-                A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
-            ShutDown: The queue was shut down.
             MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
             OutOfSharedMemory: Pinned views, or the machine, leave no memory for the message.
             PickleRefused: A part of the object needs pickle, and this end or the channel refuses it.
@@ -466,7 +541,7 @@ class SenderBase(_Sending, Generic[_T]):
             move: As in `put`.
 
         Returns:
-            The ticket of the message, an int; None from a queue.
+            The ticket of the message, an int.
 
         Raises:
             queue.Full: The channel is full. The other errors are those of `put`.
@@ -475,20 +550,6 @@ class SenderBase(_Sending, Generic[_T]):
 
             with contextlib.suppress(queue.Full):
                 sender.put_nowait({"frame": frame})  # skips the frame if the receiver lags
-        """
-    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
-        """Sends the items of an iterable in order.
-
-        Args:
-            iterable: Objects to send.
-            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
-
-        Returns:
-            The number of items that were sent.
-
-        Raises:
-            queue.Full: Not all items were sent within `timeout` seconds. This and every other error (those of `put`,
-                and those of the iterable) has the number of items that were sent as its attribute `sent`.
         """
     def put_frame(self, buffer: Buffer, block: bool = True, timeout: float | None = None) -> int:
         """Sends the value in a frame without building it.
@@ -501,7 +562,7 @@ class SenderBase(_Sending, Generic[_T]):
             timeout: Seconds to wait while the channel is full; None waits indefinitely.
 
         Returns:
-            The ticket of the message, an int; None from a queue.
+            The ticket of the message, an int.
 
         Raises:
             CorruptMessage: The buffer has no valid frame. The text says what is wrong, and at which node.
@@ -586,7 +647,7 @@ class SenderBase(_Sending, Generic[_T]):
         """Number of messages of this process that are still in the channel, or were taken and are unacked."""
 
 @disjoint_base
-class ReceiverBase(_Receiving, Generic[_T]):
+class ReceiverBase(_Receiving[_T]):
     """Base of Receiver."""
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
@@ -609,11 +670,8 @@ class ReceiverBase(_Receiving, Generic[_T]):
         Raises:
             queue.Empty: There is no message after `timeout` seconds.
             ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
-                attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
-                end of the stream.
+                attached. Also if all processes that have one are blocked and never used it (a deadlock).
             shmtree.PeerDied: The stream has ended and a sender was killed or failed. Raised once, then ChannelClosed.
-                An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
-            ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
                 it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
                 `dead_letters`, so that receivers reach the next message. The same holds for SystemExit and
@@ -625,52 +683,6 @@ class ReceiverBase(_Receiving, Generic[_T]):
 
             sample = receiver.get(timeout=3)  # arrays in it may be views of shared memory
             mean = sample["obs"].mean()
-        """
-    def get_nowait(self, *, copy: bool | None = None) -> _T:
-        """Receives the next object like `get` if there is one.
-
-        Args:
-            copy: As in `get`.
-
-        Returns:
-            The object that was sent.
-
-        Raises:
-            queue.Empty: There is no message. The other errors are those of `get`.
-        """
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
-        """Receives up to `n` objects: waits for the first as `get` does, and takes the others that are there.
-
-        Args:
-            n: Maximum number of objects, at least 1.
-            timeout: Seconds to wait for the first one; None waits indefinitely.
-            copy: As in `get`.
-
-        Returns:
-            A list of 1 to `n` objects.
-
-        Raises:
-            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
-                after the first object is kept, and the next call raises it.
-        """
-    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]:
-        """Receives up to `n` messages as frames, without building their objects.
-
-        It waits for the first as `take` does, and takes the others that are there. A message returns to the channel
-        unless its frame is acked: at `Frame.nack`, when the frame and all views of it are gone, or when this process
-        dies. Arrays in other memory are copied into the frame. A large frame without such arrays is in the memory of
-        the message.
-
-        Args:
-            n: Maximum number of messages, at least 1.
-            timeout: Seconds to wait for the first one; None waits indefinitely.
-
-        Returns:
-            A list of 1 to `n` Frames.
-
-        Raises:
-            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `take`.
-            CorruptMessage: The message has no valid frame. It is consumed.
         """
     def take(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
         """Receives the next object as a `Delivery`, which counts as received when it is acked.
@@ -697,221 +709,97 @@ class ReceiverBase(_Receiving, Generic[_T]):
         """
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
         """Works like take(), but the Delivery loads its item only when the item is first read."""
-    def dead_letters(self) -> list[Delivery]:
-        """Returns the dead letters: messages that no call of `get` or `take` delivers any more.
-
-        A message becomes one after `max_attempts` deliveries, or if receivers had no memory for it eight times in a
-        row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue` returns it
-        to the channel. `nack`, or dropping the Delivery, leaves it a dead letter.
-
-        The call does not count as use of this end. `JoinableQueue.join` counts dead letters as done until `requeue`.
-
-        Returns:
-            A list of Deliveries, the oldest first, without those that another process has open.
-
-        Raises:
-            ChannelClosed: This end is closed.
-        """
-    def _inherited_frames(self) -> list[Frame]:
-        """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
     def _wait_until_ready(self, timeout: float | None, /) -> bool:
         """Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."""
-    def __next__(self) -> _T: ...
 
 @disjoint_base
-class QueueBase(_Sending, _Receiving, Generic[_T]):
+class QueueBase(_Sending[_T], _Receiving[_T]):
     """Base of the queues."""
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
     def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> None:
-        """Sends an object.
+        """Puts an object into the queue.
 
-        When `put` returns, every process sees the message in the channel, and you may change the object. Arrays from
-        `new_empty` are the exception. A sender gives a whole one away without a copy, and it becomes read-only here. A
-        sender copies a part of one. Views that were made of such an array before the put (rows, slices) stay writable;
-        do not use them any more.
+        When `put` returns, every process sees the object in the queue, and you may change it.
 
         Args:
-            obj: Object to send.
-            block: If False, raises ``queue.Full`` at once when the channel is full.
-            timeout: Seconds to wait while the channel is full; None waits indefinitely, 0 and less does not wait.
-            move: If True, also gives away parts of arrays from `new_empty`, and arrays that were received. Without it,
-                a queue copies all arrays except those that `shmtree.torch.collate` made.
-
-        Returns:
-            The ticket of the message for `wait_for_ack`, an int; None from a queue.
+            obj: Object to put.
+            block: If False, raises ``queue.Full`` at once when the queue is full.
+            timeout: Seconds to wait while the queue is full; None waits indefinitely, 0 and less does not wait.
+            move: If True, gives arrays from `Arena.new_empty`, and arrays that were received, away instead of copying
+                them. They become read-only here. Without it, a queue copies all arrays except those that
+                `shmtree.torch.collate` made.
 
         Raises:
-            queue.Full: The channel is still full after `timeout` seconds.
-            ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
-                processes that have one are blocked and never used it (a deadlock).
-            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one died or failed.
-                A full queue with ``on_peer_death="raise"`` raises it if no other process is left that could get.
+            queue.Full: The queue is still full after `timeout` seconds.
+            ChannelClosed: This object is closed, or no process has the queue's receiving end any more.
+            shmtree.PeerDied: The queue is full, has ``on_peer_death="raise"``, and no process is left that could get.
             ShutDown: The queue was shut down.
-            MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
-            OutOfSharedMemory: Pinned views, or the machine, leave no memory for the message.
-            PickleRefused: A part of the object needs pickle, and this end or the channel refuses it.
-            NotPortable: The channel is portable and a part of the object is not.
+            MessageTooLarge: The object exceeds `max_bytes` or the arena's budget.
+            OutOfSharedMemory: Pinned views, or the machine, leave no memory for the object.
+            PickleRefused: A part of the object needs pickle, and this queue refuses it.
+            NotPortable: The queue is portable and a part of the object is not.
             ValueError: The object is nested deeper than 1,000 levels.
 
-        An exception from the object's own code is raised as it is. After any error the object was not sent.
+        An exception from the object's own code is raised as it is. After any error the object was not put.
 
         Example::
 
-            ticket = sender.put({"obs": np.zeros((64, 8), np.float32), "reward": 1.0}, timeout=5)
-            sender.wait_for_ack(ticket, timeout=5)
+            queue.put({"obs": np.zeros((64, 8), np.float32), "reward": 1.0}, timeout=5)
         """
     def put_nowait(self, obj: _T, *, move: bool = False) -> None:
-        """Sends an object like `put` if the channel is not full.
+        """Puts an object into the queue like `put` if the queue is not full.
 
         Args:
-            obj: Object to send.
+            obj: Object to put.
             move: As in `put`.
 
-        Returns:
-            The ticket of the message, an int; None from a queue.
-
         Raises:
-            queue.Full: The channel is full. The other errors are those of `put`.
+            queue.Full: The queue is full. The other errors are those of `put`.
 
         Example::
 
             with contextlib.suppress(queue.Full):
-                sender.put_nowait({"frame": frame})  # skips the frame if the receiver lags
-        """
-    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
-        """Sends the items of an iterable in order.
-
-        Args:
-            iterable: Objects to send.
-            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
-
-        Returns:
-            The number of items that were sent.
-
-        Raises:
-            queue.Full: Not all items were sent within `timeout` seconds. This and every other error (those of `put`,
-                and those of the iterable) has the number of items that were sent as its attribute `sent`.
+                frames.put_nowait({"frame": frame})  # skips the frame if the consumer lags
         """
     def put_frame(self, buffer: Buffer, block: bool = True, timeout: float | None = None) -> None:
-        """Sends the value in a frame without building it.
-
-        The bytes are checked first. Bytes behind the frame are not sent.
+        """Puts the value in a frame without building it, like `Sender.put_frame`.
 
         Args:
             buffer: A `Frame`, or any contiguous buffer with the bytes of one.
-            block: If False, raises ``queue.Full`` at once when the channel is full.
-            timeout: Seconds to wait while the channel is full; None waits indefinitely.
-
-        Returns:
-            The ticket of the message, an int; None from a queue.
+            block: If False, raises ``queue.Full`` at once when the queue is full.
+            timeout: Seconds to wait while the queue is full; None waits indefinitely.
 
         Raises:
-            CorruptMessage: The buffer has no valid frame. The text says what is wrong, and at which node.
-            ValueError: The frame has a handle: an end, a shared array or device memory. Only its receiver may load
-                that. The text has the path.
-            PickleRefused: The frame has a pickle, and this end or the channel refuses it.
-            queue.Full: The channel is still full after `timeout` seconds. The other errors are those of `put`.
+            queue.Full: The queue is still full after `timeout` seconds. The other errors are those of
+                `Sender.put_frame`.
         """
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
-        """Receives the next object.
+        """Removes the oldest object from the queue and returns it.
 
         Args:
-            block: If False, raises ``queue.Empty`` at once when there is no message.
-            timeout: Seconds to wait for a message; None waits indefinitely, 0 and less does not wait.
-            copy: None (default) views arrays of 4 KiB and more in messages over 16 KiB and copies the rest. It copies
-                everything while more than half of the arena's budget is pinned. True copies all arrays, False views
-                all, except in messages of up to about 1 KiB, which the channel itself stores. A view is writable
-                unless the array was sent read-only, and pins its block until the last view of it is gone.
+            block: If False, raises ``queue.Empty`` at once when the queue is empty.
+            timeout: Seconds to wait for an object; None waits indefinitely, 0 and less does not wait.
+            copy: As in `Receiver.get`.
 
         Returns:
-            The object that was sent.
+            The object that was put.
 
         Raises:
-            queue.Empty: There is no message after `timeout` seconds.
-            ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
-                attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
-                end of the stream.
-            shmtree.PeerDied: The stream has ended and a sender was killed or failed. Raised once, then ChannelClosed.
-                An empty queue with ``on_peer_death="raise"`` raises it if no other process is left that could put.
+            queue.Empty: There is no object after `timeout` seconds.
+            ChannelClosed: This object is closed.
+            shmtree.PeerDied: The queue is empty, has ``on_peer_death="raise"``, and no process is left that could put.
             ShutDown: The queue was shut down and is empty.
-            MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
-                it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
-                `dead_letters`, so that receivers reach the next message. The same holds for SystemExit and
-                GeneratorExit from code that unpickles.
-            CorruptMessage: The message has bytes that no sender writes. It is consumed; the error has its `ticket`.
-            PickleRefused: The message needs pickle, and this end or the channel refuses it. It is consumed.
+            MemoryError: This process has no memory for the object. The queue keeps it; see `Receiver.get`.
+            CorruptMessage: The message has bytes that no sender writes. It is consumed.
+            PickleRefused: The message needs pickle, and this queue refuses it. It is consumed.
 
         Example::
 
-            sample = receiver.get(timeout=3)  # arrays in it may be views of shared memory
+            sample = queue.get(timeout=3)  # arrays in it may be views of shared memory
             mean = sample["obs"].mean()
         """
-    def get_nowait(self, *, copy: bool | None = None) -> _T:
-        """Receives the next object like `get` if there is one.
-
-        Args:
-            copy: As in `get`.
-
-        Returns:
-            The object that was sent.
-
-        Raises:
-            queue.Empty: There is no message. The other errors are those of `get`.
-        """
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
-        """Receives up to `n` objects: waits for the first as `get` does, and takes the others that are there.
-
-        Args:
-            n: Maximum number of objects, at least 1.
-            timeout: Seconds to wait for the first one; None waits indefinitely.
-            copy: As in `get`.
-
-        Returns:
-            A list of 1 to `n` objects.
-
-        Raises:
-            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
-                after the first object is kept, and the next call raises it.
-        """
-    def dead_letters(self) -> list[Delivery]:
-        """Returns the dead letters: messages that no call of `get` or `take` delivers any more.
-
-        A message becomes one after `max_attempts` deliveries, or if receivers had no memory for it eight times in a
-        row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue` returns it
-        to the channel. `nack`, or dropping the Delivery, leaves it a dead letter.
-
-        The call does not count as use of this end. `JoinableQueue.join` counts dead letters as done until `requeue`.
-
-        Returns:
-            A list of Deliveries, the oldest first, without those that another process has open.
-
-        Raises:
-            ChannelClosed: This end is closed.
-        """
-    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]:
-        """Receives up to `n` messages as frames, without building their objects.
-
-        It waits for the first as `take` does, and takes the others that are there. A message returns to the channel
-        unless its frame is acked: at `Frame.nack`, when the frame and all views of it are gone, or when this process
-        dies. Arrays in other memory are copied into the frame. A large frame without such arrays is in the memory of
-        the message.
-
-        Args:
-            n: Maximum number of messages, at least 1.
-            timeout: Seconds to wait for the first one; None waits indefinitely.
-
-        Returns:
-            A list of 1 to `n` Frames.
-
-        Raises:
-            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `take`.
-            CorruptMessage: The message has no valid frame. It is consumed.
-        """
-    def _inherited_frames(self) -> list[Frame]:
-        """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
-    def __next__(self) -> _T: ...
     def shutdown(self, immediate: bool = False) -> None:
         """Shuts the queue down in all processes: `put` raises ShutDown from now on, `get` once the queue is empty.
 

@@ -142,39 +142,23 @@ PyObject* get_where(PyObject* self, void*) {
 }
 
 PyGetSetDef attributes[] = {
-    {"nbytes", guarded<get_nbytes>, nullptr, "Number of bytes of the memory or file.", nullptr},
-    {"identity", guarded<get_identity>, nullptr, "The 16 random bytes that tell this list from others.", nullptr},
-    {"where", guarded<get_where>, nullptr, "Text about the path for errors: \" in 'list.smt'\"; empty without a path.",
-     nullptr},
+    {"nbytes", guarded<get_nbytes>, nullptr, nullptr, nullptr},
+    {"identity", guarded<get_identity>, nullptr, nullptr, nullptr},
+    {"where", guarded<get_where>, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyMethodDef methods[] = {
-    {"frame", as_method<frame_of>(), METH_O,
-     "frame($self, number, /)\n--\n\nReturns the bytes of an item. They keep the list mapped."},
-    {"item", as_method<item>(), METH_FASTCALL,
-     "item($self, number, allow_pickle, /)\n--\n\n"
-     "Decodes an item. Its arrays are read-only views that keep the list mapped."},
+    {"frame", as_method<frame_of>(), METH_O, nullptr},
+    {"item", as_method<item>(), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
-
-constexpr const char* kDoc =
-    "MappedList(fd, what, offset)\n--\n\n"
-    "A shared list, mapped.\n\n"
-    "Args:\n"
-    "    fd: Open file. The caller may close it afterwards.\n"
-    "    what: Name of the list in errors, such as a quoted path.\n"
-    "    offset: Offset of the list in a file of several lists; 0 if the list is the whole file.\n\n"
-    "Raises:\n"
-    "    CorruptMessage: The file is no list, or is truncated.\n"
-    "    IncompatibleMessage: The file has another version.";
 
 PyType_Slot slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(guarded<make_list>)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_getset, attributes},
     {Py_tp_methods, methods},
-    {Py_tp_doc, const_cast<char*>(kDoc)},
     {Py_sq_length, reinterpret_cast<void*>(length)},
     {0, nullptr},
 };
@@ -188,19 +172,15 @@ void bind_mapped_list(pybind11::module_& module) {
   namespace py = pybind11;
   using namespace py::literals;
   using platform::GroupFile;
-  py::class_<GroupFile>(module, "ListGroup", "A memory file for several lists, to which only this object writes.",
-                        plain_class())
-      .def(py::init([](std::uint64_t nbytes) { return unwrap(GroupFile::make("shmtree-list", nbytes)); }), "nbytes"_a,
-           "Makes a sparse file of that size.")
+  py::class_<GroupFile>(module, "ListGroup", plain_class())
+      .def(py::init([](std::uint64_t nbytes) { return unwrap(GroupFile::make("shmtree-list", nbytes)); }), "nbytes"_a)
       .def(
           "add",
           [](GroupFile& self, int fd, std::uint64_t nbytes) {
             return unwrap(without_gil([&] { return self.add(fd, nbytes); }));
           },
-          "fd"_a, "nbytes"_a, "Copies a list from the start of a file. Returns its offset; None if there is no space.")
-      .def(
-          "open", [](const GroupFile& self) { return unwrap(self.open()).release(); },
-          "Returns a new read-only descriptor.");
+          "fd"_a, "nbytes"_a)
+      .def("open", [](const GroupFile& self) { return unwrap(self.open()).release(); });
   const Ref type(PyType_FromSpec(&spec));
   if (!type || PyModule_AddObjectRef(module.ptr(), "MappedList", type.get()) != 0) throw pybind11::error_already_set();
 }

@@ -159,85 +159,21 @@ PyObject* imported_module_or_none(PyObject*, PyObject* name) {
   return module || PyErr_Occurred() ? module.release() : Py_NewRef(Py_None);
 }
 
-constexpr const char* kPackDoc = R"(pack(obj, allow_pickle=True, *, portable=False)
---
-
-Encodes a nested object as a Frame, a read-only buffer.
-
-If a part has no native kind, the whole object is pickled (protocol 5, with its buffers out of band), so that
-identities are kept as with pickle.
-
-Args:
-    obj: Object to encode.
-    allow_pickle: False raises PickleRefused instead of pickling.
-    portable: If True, the frame is valid on every machine.
-
-Returns:
-    A Frame.
-
-Raises:
-    PickleRefused: A part of the object needs pickle, and `allow_pickle` is False.
-    NotPortable: `portable` is True, and a part of the object is valid on this machine only: ends, shared
-        arrays, arenas, device memory, or what pickle sends by descriptor. The text has the path.
-    ValueError: The object is nested deeper than 1,000 levels.
-
-Example::
-
-    frame = shmtree.pack({"obs": np.zeros((64, 8)), "step": 3})
-    value = shmtree.unpack(frame)
-)";
-
-constexpr const char* kUnpackDoc = R"(unpack(buffer, *, copy=None, allow_pickle=False)
---
-
-Decodes the object in a frame.
-
-A Frame of this process is trusted. In any other buffer, pickles need `allow_pickle`, and so do classes of
-modules that are not imported yet.
-
-Args:
-    buffer: A Frame, or any contiguous buffer with the bytes of one.
-    copy: None (default) views arrays of 4 KiB and more in frames over 16 KiB and copies the rest. True copies
-        all arrays, False views all. Views keep the buffer alive. They are writable if the buffer is and the
-        array was.
-    allow_pickle: True loads pickles, and imports modules, for bytes from elsewhere. Such bytes can then run any
-        code.
-
-Returns:
-    The object.
-
-Raises:
-    PickleRefused: The frame needs pickle or an import, and `allow_pickle` is False.
-    CorruptMessage: The buffer has no valid frame.
-)";
-
 PyMethodDef methods[] = {
-    {"pack", as_method<pack>(), METH_FASTCALL | METH_KEYWORDS, kPackDoc},
-    {"_pack_aside", as_method<pack_aside>(), METH_FASTCALL | METH_KEYWORDS,
-
-     "Works like pack(), but the frame may contain ends. Records no transfer of them; for inspection only."},
-    {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, kUnpackDoc},
-    {"_describe", as_method<describe_object>(), METH_O,
-
-     "Returns the tree of a frame as text. Raises CorruptMessage if the bytes are not a frame."},
-    {"_register", as_method<register_kind>(), METH_VARARGS,
-
-     "Registers a class; see shmtree.register. If the fourth argument is true, only messages of channels may have\n"
-     "instances, and `unflatten` gets a second argument: True if it may import modules."},
-    {"_register_end", as_method<register_end_kind>(), METH_VARARGS,
-
-     "Registers, under a given name, a class whose instances only messages of channels may have. The second function\n"
-     "also gets whether the channel allows pickles."},
+    {"pack", as_method<pack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_pack_aside", as_method<pack_aside>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_describe", as_method<describe_object>(), METH_O, nullptr},
+    {"_register", as_method<register_kind>(), METH_VARARGS, nullptr},
+    {"_register_end", as_method<register_end_kind>(), METH_VARARGS, nullptr},
     {"_add_kind", as_method<add_kind_of_package>(), METH_VARARGS,
 
      "_add_kind(name, cls, parts, build, copied_bytes): sends instances of exactly `cls` as the kind of that name.\n"
      "parts(object) returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the\n"
      "object. If `build` copies memory of the message when it does not trust the sender, copied_bytes(*parts)\n"
      "returns how many bytes."},
-    {"_imported_module", as_method<imported_module_or_none>(), METH_O,
-
-     "Returns the module of that name, or None if it is not imported. Waits while another thread imports it."},
-    {"_unflatten", as_method<unflatten>(), METH_VARARGS, "Rebuilds an instance of a registered class by name."},
+    {"_imported_module", as_method<imported_module_or_none>(), METH_O, nullptr},
+    {"_unflatten", as_method<unflatten>(), METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

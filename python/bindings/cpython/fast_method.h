@@ -47,8 +47,8 @@ void add_fast_method(pybind11::handle cls, const char* name) {
 
 // Adds a read-only property.
 template <class T, auto function>
-void add_fast_property(pybind11::handle cls, const char* name, const char* doc) {
-  auto* const property = new PyGetSetDef{name, guarded<&call_fast<T, function, void*>>, nullptr, doc, nullptr};
+void add_fast_property(pybind11::handle cls, const char* name) {
+  auto* const property = new PyGetSetDef{name, guarded<&call_fast<T, function, void*>>, nullptr, nullptr, nullptr};
   auto made = pybind11::reinterpret_steal<pybind11::object>(
       PyDescr_NewGetSet(reinterpret_cast<PyTypeObject*>(cls.ptr()), property));
   if (!made) throw pybind11::error_already_set();

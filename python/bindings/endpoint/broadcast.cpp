@@ -7,7 +7,6 @@
 #include <string>
 
 #include "bindings/bind.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/published.h"
 #include "bindings/endpoint/stalled_wait.h"
 #include "bindings/endpoint/subscriber.h"
@@ -121,7 +120,7 @@ py::dict broadcast_stats(const BroadcastEnd& self) {
 }  // namespace
 
 void bind_broadcast(py::module_& module) {
-  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", "The ring of a Broadcast.", plain_class())
+  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", plain_class())
       .def_static(
           "create",
           [](std::shared_ptr<Arena> arena, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
@@ -149,27 +148,19 @@ void bind_broadcast(py::module_& module) {
           },
           "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
       .def("check", &Ring::check);
-  py::class_<BroadcastEnd>(module, "BroadcastBase", "Base of Broadcast.", plain_class())
+  py::class_<BroadcastEnd>(module, "BroadcastBase", plain_class())
       .def(py::init<std::shared_ptr<Ring>, bool>(), "ring"_a, "allow_pickle"_a)
       .def_property_readonly("_ring", &BroadcastEnd::ring)
-      .def_property_readonly(
-          "closed", [](const BroadcastEnd& self) { return self.is_closed(); }, kClosedDoc)
-      .def_property_readonly(
-          "allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; }, kAllowPickleDoc)
+      .def_property_readonly("closed", [](const BroadcastEnd& self) { return self.is_closed(); })
+      .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
       .def("_put", &put_broadcast, "obj"_a, "block"_a, "timeout"_a, "move"_a)
-      .def(
-          "has_space", [](const BroadcastEnd& self) { return self.ring()->has_space(); },
-          "Returns True if a small message could be put without waiting.")
-      .def(
-          "_first_unread", [](const BroadcastEnd& self) { return self.ring()->first_unread(); },
-          "Returns the ticket of the oldest message that a blocking reader has not read.")
-      .def(
-          "_name_to_put",
-          [](const BroadcastEnd& self) {
-            const platform::WakeText name = self.ring()->space_name();
-            return py::bytes(name.data(), name.size());
-          },
-          "Returns the name that a WakeHub reports when there is space.")
+      .def("has_space", [](const BroadcastEnd& self) { return self.ring()->has_space(); })
+      .def("_first_unread", [](const BroadcastEnd& self) { return self.ring()->first_unread(); })
+      .def("_name_to_put",
+           [](const BroadcastEnd& self) {
+             const platform::WakeText name = self.ring()->space_name();
+             return py::bytes(name.data(), name.size());
+           })
       .def(
           "_await_to_put",
           [](const BroadcastEnd& self, std::uint64_t first_unread, const channel::WakeHub& hub) {
@@ -178,8 +169,7 @@ void bind_broadcast(py::module_& module) {
             unwrap(ring->await_space(hub.address()));
             return ring->first_unread() != first_unread;
           },
-          "first_unread"_a, "hub"_a,
-          "Asks a WakeHub to report once when there is space. Returns True if `first_unread` has changed.")
+          "first_unread"_a, "hub"_a)
       .def(
           "_ready_to_put",
           [](const BroadcastEnd& self, std::uint64_t first_unread) {
@@ -187,21 +177,16 @@ void bind_broadcast(py::module_& module) {
             const auto ring = self.ring();
             return ring->first_unread() != first_unread || (ring->drop_dead() && ring->first_unread() != first_unread);
           },
-          "first_unread"_a, "Returns True if blocking readers have read since then, or died.")
-      .def_property_readonly(
-          "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
-          "Number of messages, up to the last one of this object, that some blocking subscriber has not read.")
+          "first_unread"_a)
+      .def_property_readonly("pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); })
       .def("_wait_for_subscribers", &wait_for_subscribers, "n"_a, "timeout"_a)
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
       .def("_subscribe", &subscribe, "on_lag"_a, "from_oldest"_a, "timeout"_a)
       .def("_stats", &broadcast_stats)
-      .def(
-          "close",
-          [](BroadcastEnd& self) {
-            if (const auto last = self.close()) last->close();
-          },
-          "Detaches this object as a publisher. Later calls do nothing.\n\n"
-          "Subscribers that have read all messages find the end once no publisher is attached.")
+      .def("close",
+           [](BroadcastEnd& self) {
+             if (const auto last = self.close()) last->close();
+           })
       .def("_fail", &fail_publisher<BroadcastEnd>, "exit_code"_a);
 }
 

@@ -97,13 +97,11 @@ py::dict channel_stats(Channel& channel) {
 }  // namespace
 
 void bind_channel(py::module_& module) {
-  py::class_<channel::ChannelOptions>(module, "ChannelOptions", "Options of a channel; 0 means no limit.",
-                                      plain_class())
+  py::class_<channel::ChannelOptions>(module, "ChannelOptions", plain_class())
       .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unacked"_a, "max_attempts"_a,
            "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, "takes_requests"_a = false,
            py::kw_only(), "allow_pickle"_a);
-  py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
-                                                plain_class())
+  py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", plain_class())
       .def_static("create", &create_channel, "arena"_a, "options"_a)
       .def_static("create_named", &create_named, "name"_a, "kind"_a, "arena"_a, "options"_a, "exist_ok"_a)
       .def_static("open", &open, "arena"_a, "block"_a)

@@ -163,74 +163,23 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"ack", as_method<ack>(), METH_NOARGS,
-
-     R"(ack($self)
---
-
-Counts the message as received.
-
-Raises:
-    ValueError: The message was acked or returned before.
-)"},
-    {"nack", as_method<settle<&channel::Delivery::nack>>(), METH_NOARGS,
-
-     R"(nack($self)
---
-
-Returns the message to the channel, for any receiver.
-
-After `max_attempts` deliveries it moves to `Receiver.dead_letters` instead.
-
-Raises:
-    ValueError: The message was acked or returned before.
-)"},
-    {"requeue", as_method<settle<&channel::Delivery::requeue>>(), METH_NOARGS,
-
-     R"(requeue($self)
---
-
-Returns the message to the channel as if it had never been taken; its attempts are counted anew.
-
-Raises:
-    ValueError: The message was acked or returned before.
-)"},
-    {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
-    {"__exit__", as_method<leave>(), METH_VARARGS,
-
-     "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
-     "Acks the message, or nacks it after an exception. Does nothing if the block has done either."},
+    {"ack", as_method<ack>(), METH_NOARGS, nullptr},
+    {"nack", as_method<settle<&channel::Delivery::nack>>(), METH_NOARGS, nullptr},
+    {"requeue", as_method<settle<&channel::Delivery::requeue>>(), METH_NOARGS, nullptr},
+    {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
+    {"__exit__", as_method<leave>(), METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyGetSetDef getset[] = {
-    {"item", guarded<get_item>, nullptr, "The object that was sent.", nullptr},
-    {"ticket", guarded<get_ticket>, nullptr, "Ticket of the message, as `put` returned it.", nullptr},
-    {"attempts", guarded<get_attempts>, nullptr, "Number of deliveries of the message, including this one.", nullptr},
-    {"redelivered", guarded<get_redelivered>, nullptr,
-     "True if another receiver took the message before and did not ack it.", nullptr},
-    {"settled", guarded<get_settled>, nullptr, "True if the message was acked or returned.", nullptr},
-    {"_may_retry", guarded<get_may_retry>, nullptr,
-
-     "True if `item` could not be read for lack of memory or because a signal handler raised, and nack() does not\n"
-     "make the message a dead letter.",
-     nullptr},
+    {"item", guarded<get_item>, nullptr, nullptr, nullptr},
+    {"ticket", guarded<get_ticket>, nullptr, nullptr, nullptr},
+    {"attempts", guarded<get_attempts>, nullptr, nullptr, nullptr},
+    {"redelivered", guarded<get_redelivered>, nullptr, nullptr, nullptr},
+    {"settled", guarded<get_settled>, nullptr, nullptr, nullptr},
+    {"_may_retry", guarded<get_may_retry>, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
-
-constexpr const char* kDoc =
-    R"(A message from `Receiver.take` or `Receiver.dead_letters`. Ack it with `ack`, or return it with `nack`.
-
-As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
-you drop it, or if the process dies. For a message from `dead_letters`, `ack` removes it, and `nack` leaves it
-a dead letter.
-
-Example::
-
-    delivery = receiver.take()
-    process(delivery.item)
-    delivery.ack()
-)";
 
 }  // namespace
 
@@ -266,7 +215,6 @@ bool init_delivery(PyObject* module) {
       {Py_tp_repr, reinterpret_cast<void*>(guarded<repr>)},
       {Py_tp_methods, methods},
       {Py_tp_getset, getset},
-      {Py_tp_doc, const_cast<char*>(kDoc)},
       {0, nullptr},
   };
   static PyType_Spec spec = {"shmtree.Delivery", sizeof(Delivery), 0,

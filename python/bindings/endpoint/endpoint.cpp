@@ -14,7 +14,6 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/objects/deaths.h"
 
 namespace shmtree::python {
@@ -76,18 +75,17 @@ PyObject* expect_no_end(PyObject* self, PyObject*) {
 }
 
 const PyMethodDef common_methods[] = {
-    {"_attach_inherited", as_method<attach_inherited>(), METH_NOARGS, "Attaches the passive ends of this object."},
-    {"_expect_no_end", as_method<expect_no_end>(), METH_NOARGS, "Suppresses UnusedEndWarning for this object."},
-    {"close", as_method<close_all>(), METH_NOARGS, kCloseDoc},
+    {"_attach_inherited", as_method<attach_inherited>(), METH_NOARGS, nullptr},
+    {"_expect_no_end", as_method<expect_no_end>(), METH_NOARGS, nullptr},
+    {"close", as_method<close_all>(), METH_NOARGS, nullptr},
 };
 
 const PyGetSetDef common_attributes[] = {
-    {"closed", guarded<get_closed>, nullptr, kClosedDoc, nullptr},
-    {"allow_pickle", guarded<get_allow_pickle>, nullptr, kAllowPickleDoc, nullptr},
-    {"_pickled", guarded<get_pickled>, nullptr,
-     "Number of messages given to put() of this object that needed a pickle.", nullptr},
-    {"_channel", guarded<get_channel>, nullptr, "The channel of this end.", nullptr},
-    {"_name", guarded<get_name>, guarded<set_name>, "The Name that this end keeps, or None.", nullptr},
+    {"closed", guarded<get_closed>, nullptr, nullptr, nullptr},
+    {"allow_pickle", guarded<get_allow_pickle>, nullptr, nullptr, nullptr},
+    {"_pickled", guarded<get_pickled>, nullptr, nullptr, nullptr},
+    {"_channel", guarded<get_channel>, nullptr, nullptr, nullptr},
+    {"_name", guarded<get_name>, guarded<set_name>, nullptr, nullptr},
 };
 
 // Joins tables into one, which ends with an empty entry. The table is never freed, like the types that use it.
@@ -137,7 +135,6 @@ bool add_end_type(PyObject* module, const EndType& made) {
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_endpoint)},
       {Py_tp_methods, joined(methods)},
       {Py_tp_getset, joined<PyGetSetDef>({common_attributes, made.attributes})},
-      {Py_tp_doc, const_cast<char*>(made.doc)},
   };
   if (made.iterates) {
     slots.push_back({Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)});

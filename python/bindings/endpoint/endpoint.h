@@ -112,7 +112,6 @@ struct EndType {
   std::initializer_list<std::span<const PyMethodDef>> methods;
   std::span<const PyGetSetDef> attributes;  // besides the attributes that all ends have
   bool iterates;
-  const char* doc;
 };
 // Makes the type and adds it to the module. Returns false with a Python error set.
 bool add_end_type(PyObject* module, const EndType& made);

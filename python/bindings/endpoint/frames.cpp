@@ -9,7 +9,6 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
@@ -199,14 +198,12 @@ PyObject* inherited_frames(PyObject* object, PyObject*) {
 }
 
 const PyMethodDef putting[] = {
-    {"put_frame", as_method<put_frame>(), METH_FASTCALL | METH_KEYWORDS, kPutFrameDoc},
+    {"put_frame", as_method<put_frame>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
 };
 
 const PyMethodDef taking[] = {
-    {"take_frames", as_method<take_frames>(), METH_FASTCALL | METH_KEYWORDS, kTakeFramesDoc},
-    {"_inherited_frames", as_method<inherited_frames>(), METH_NOARGS,
-
-     "Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."},
+    {"take_frames", as_method<take_frames>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_inherited_frames", as_method<inherited_frames>(), METH_NOARGS, nullptr},
 };
 
 }  // namespace

@@ -414,12 +414,10 @@ void keep_only(const std::vector<py::object>& ends) {
 }  // namespace
 
 void bind_inherited(py::module_& module) {
-  module.def("has_inherited", &has_inherited, "True if this process inherited ends through fork.");
+  module.def("has_inherited", &has_inherited);
   module.def("keep_given", &keep_given, "process"_a, "library_folders"_a, "own_packages"_a, "global_ops"_a,
-             "import_name"_a, "extended_arg"_a, "uncertain"_a,
-             "Makes those inherited ends passive that a search from the process object does not reach.\n\n"
-             "Returns False, and changes nothing, if the search is inconclusive.");
-  module.def("keep_only", &keep_only, "ends"_a, "Makes every inherited end passive except these.");
+             "import_name"_a, "extended_arg"_a, "uncertain"_a);
+  module.def("keep_only", &keep_only, "ends"_a);
 }
 
 }  // namespace shmtree::python

@@ -6,7 +6,6 @@
 
 #include "bindings/bind.h"
 #include "bindings/cpython/fast_method.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/published.h"
 #include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
@@ -81,7 +80,7 @@ py::dict latest_stats(const LatestEnd& self) {
 }  // namespace
 
 void bind_latest(py::module_& module) {
-  py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", "The versions of a Latest.", plain_class())
+  py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", plain_class())
       .def_static(
           "create",
           [](std::shared_ptr<Arena> arena, std::uint64_t history, bool allow_pickle) {
@@ -105,43 +104,33 @@ void bind_latest(py::module_& module) {
           },
           "history"_a, "allow_pickle"_a)
       .def("check", [](const Store& store) { return store.ring()->check(); });
-  py::class_<LatestEnd> end(module, "LatestBase", "Base of Latest.", plain_class());
+  py::class_<LatestEnd> end(module, "LatestBase", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
       .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })
-      .def_property_readonly(
-          "history", [](const LatestEnd& self) { return self.open()->history(); },
-          "Number of versions that are kept besides the newest.")
-      .def_property_readonly(
-          "closed", [](const LatestEnd& self) { return self.is_closed(); }, kClosedDoc)
-      .def_property_readonly(
-          "allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; }, kAllowPickleDoc)
+      .def_property_readonly("history", [](const LatestEnd& self) { return self.open()->history(); })
+      .def_property_readonly("closed", [](const LatestEnd& self) { return self.is_closed(); })
+      .def_property_readonly("allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; })
       .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
       .def("_at", &at, "version"_a, "copy"_a)
       .def("_stats", &latest_stats)
-      .def("_name_to_get", &name_of_wakes, "Returns the bytes by which a WakeHub reports this object.")
+      .def("_name_to_get", &name_of_wakes)
       .def(
           "_await_newer",
           [](const LatestEnd& self, std::uint64_t known, const channel::WakeHub& hub) {
             return self.is_closed() || unwrap(self.open()->await_newer(known, hub.address()));
           },
-          "known"_a, "hub"_a,
-          "Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would.")
+          "known"_a, "hub"_a)
       .def(
           "_is_newer",
           [](const LatestEnd& self, std::uint64_t known) { return self.is_closed() || self.open()->is_newer(known); },
           "known"_a)
-      .def(
-          "close",
-          [](LatestEnd& self) {
-            if (const auto last = self.close()) last->close();
-          },
-          "Detaches this object. Later calls do nothing.\n\n"
-          "Published versions stay as long as any process has the Latest, and views stay valid. When the last\n"
-          "publisher closes its last object, readers are notified that no publisher is left.")
+      .def("close",
+           [](LatestEnd& self) {
+             if (const auto last = self.close()) last->close();
+           })
       .def("_fail", &fail_publisher<LatestEnd>, "exit_code"_a);
   add_fast_method<LatestEnd, get_latest>(end, "_get");
-  add_fast_property<LatestEnd, version>(end, "version",
-                                        "Number of the newest version; 0 if there is none yet. Costs one load.");
+  add_fast_property<LatestEnd, version>(end, "version");
 }
 
 }  // namespace shmtree::python

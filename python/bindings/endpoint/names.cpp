@@ -41,9 +41,7 @@ std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout) {
 }  // namespace
 
 void bind_names(py::module_& module) {
-  py::class_<Name, std::shared_ptr<Name>>(
-      module, "Name", "This process's share in a name. The name ends with the last process that holds it.",
-      plain_class())
+  py::class_<Name, std::shared_ptr<Name>>(module, "Name", plain_class())
       .def_static("create", &create_name, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
       .def_static("open", &open_name, "name"_a, "timeout"_a)
       .def_static(
@@ -54,9 +52,7 @@ void bind_names(py::module_& module) {
             return without_gil([&] { return endpoint::join_name(path, arena, std::move(owned)); });
           },
           "path"_a, "arena"_a, "part"_a = -1)
-      .def(
-          "part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); },
-          "Returns a descriptor by which a process that is being started becomes an owner of this name.")
+      .def("part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); })
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })

@@ -4,7 +4,6 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
@@ -95,19 +94,15 @@ PyObject* release(PyObject* self, PyObject* receiving) {
 }
 
 const PyMethodDef queue_methods[] = {
-    {"shutdown", as_method<shut_down>(), METH_FASTCALL | METH_KEYWORDS, kShutdownDoc},
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
-    {"_attach", as_method<attach>(), METH_VARARGS, "Attaches this object to a channel."},
-    {"_close_end", as_method<close_one>(), METH_O,
-     "Closes the receiving end if the argument is true, otherwise the sending one."},
-    {"_end_closed", as_method<is_closed>(), METH_O,
-     "Returns True if the receiving end, or the sending one, is closed."},
-    {"_task_done", as_method<task_done>(), METH_NOARGS, "Counts one received object as done."},
-    {"_join_tasks", as_method<join_tasks>(), METH_O,
-     "Waits until all objects are done, for at most this many seconds."},
-    {"_reserve", as_method<reserve>(), METH_VARARGS,
-     "Keeps other processes from using an end. Returns False if another one has reserved it."},
-    {"_release", as_method<release>(), METH_O, "Ends a reservation. Returns False if there was none."},
+    {"shutdown", as_method<shut_down>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, nullptr},
+    {"_attach", as_method<attach>(), METH_VARARGS, nullptr},
+    {"_close_end", as_method<close_one>(), METH_O, nullptr},
+    {"_end_closed", as_method<is_closed>(), METH_O, nullptr},
+    {"_task_done", as_method<task_done>(), METH_NOARGS, nullptr},
+    {"_join_tasks", as_method<join_tasks>(), METH_O, nullptr},
+    {"_reserve", as_method<reserve>(), METH_VARARGS, nullptr},
+    {"_release", as_method<release>(), METH_O, nullptr},
 };
 
 }  // namespace
@@ -118,8 +113,7 @@ bool init_queue(PyObject* module) {
                guarded<make_queue>,
                {sending_methods(), receiving_methods(), frame_putting_methods(), frame_taking_methods(), queue_methods},
                {},
-               true,
-               "Base of the queues."});
+               true});
 }
 
 }  // namespace shmtree::python

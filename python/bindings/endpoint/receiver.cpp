@@ -14,7 +14,6 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
@@ -289,38 +288,28 @@ PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 }
 
 const PyMethodDef kGettingMethods[] = {
-    {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
-    {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS, kGetNowaitDoc},
-    {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS, kGetManyDoc},
-    {"qsize", as_method<qsize>(), METH_NOARGS, kQsizeDoc},
-    {"empty", as_method<empty>(), METH_NOARGS, kEmptyDoc},
-    {"full", as_method<full>(), METH_NOARGS, kFullDoc},
-    {"dead_letters", as_method<dead_letters>(), METH_NOARGS, kDeadLettersDoc},
-    {"_ready", as_method<is_ready>(), METH_NOARGS, "Returns True if get() would return or raise at once."},
-    {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS,
-
-     "Returns a descriptor that is readable while _ready() is true, and whether this call has opened it. The caller\n"
-     "also polls _ready()."},
-    {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, "Closes the descriptor of _open_to_wait()."},
-    {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O,
-     "Counts seconds that the caller has spent waiting for this end outside of its methods."},
-    {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
-    {"_await_to_get", as_method<await_to_get>(), METH_O,
-
-     "Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."},
-    {"fileno", as_method<fileno>(), METH_NOARGS, kFilenoDoc},
+    {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"qsize", as_method<qsize>(), METH_NOARGS, nullptr},
+    {"empty", as_method<empty>(), METH_NOARGS, nullptr},
+    {"full", as_method<full>(), METH_NOARGS, nullptr},
+    {"dead_letters", as_method<dead_letters>(), METH_NOARGS, nullptr},
+    {"_ready", as_method<is_ready>(), METH_NOARGS, nullptr},
+    {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS, nullptr},
+    {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, nullptr},
+    {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O, nullptr},
+    {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, nullptr},
+    {"_await_to_get", as_method<await_to_get>(), METH_O, nullptr},
+    {"fileno", as_method<fileno>(), METH_NOARGS, nullptr},
 };
 
 const PyMethodDef kReceiverMethods[] = {
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
-    {"_writable_fileno", as_method<writable_fileno>(), METH_NOARGS,
-     "Returns a descriptor like that of fileno(), which is also always writable."},
-    {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
-
-     "Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."},
-    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, kTakeDoc},
-    {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
-     "Works like take(), but the Delivery loads its item only when the item is first read."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, nullptr},
+    {"_writable_fileno", as_method<writable_fileno>(), METH_NOARGS, nullptr},
+    {"_wait_until_ready", as_method<wait_until_ready>(), METH_O, nullptr},
+    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
 };
 
 }  // namespace
@@ -342,8 +331,7 @@ bool init_receiver(PyObject* module) {
                                guarded<make_receiver>,
                                {kGettingMethods, kReceiverMethods, frame_taking_methods()},
                                {},
-                               true,
-                               "Base of Receiver."});
+                               true});
 }
 
 }  // namespace shmtree::python

@@ -12,7 +12,6 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
@@ -357,42 +356,32 @@ PyObject* make_sender(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 }
 
 const PyMethodDef kPuttingMethods[] = {
-    {"put", as_method<put>(), METH_FASTCALL | METH_KEYWORDS, kPutDoc},
-    {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS, kPutNowaitDoc},
-    {"put_many", as_method<put_many>(), METH_FASTCALL | METH_KEYWORDS, kPutManyDoc},
-    {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS,
-     "Returns True if put() of a small message would return or raise at once."},
-    {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O,
-     "Counts seconds that the caller has spent waiting for this end outside of its methods."},
-    {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS,
-     "Returns a descriptor that is readable while _ready_to_put() is true."},
-    {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
-    {"_await_to_put", as_method<await_to_put>(), METH_O,
-
-     "Asks a WakeHub to report once when put() would return or raise. Returns True if it already would."},
+    {"put", as_method<put>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"put_many", as_method<put_many>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS, nullptr},
+    {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O, nullptr},
+    {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS, nullptr},
+    {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, nullptr},
+    {"_await_to_put", as_method<await_to_put>(), METH_O, nullptr},
 };
 
 const PyMethodDef kSenderMethods[] = {
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
-    {"_check_receivers", as_method<check_receivers>(), METH_NOARGS,
-
-     "Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."},
-    {"_writable_fileno", as_method<writable_fileno_to_put>(), METH_NOARGS,
-     "Returns a descriptor that is always writable, and readable once no receiver is attached any more."},
-    {"_fail", as_method<fail>(), METH_O, "Does what fail() does. An exit code other than 0 is reported."},
-    {"has_space", as_method<has_space>(), METH_NOARGS, kHasSpaceDoc},
-    {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAllAckDoc},
-    {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAckDoc},
-    {"_wait_for_receivers", as_method<wait_for_receivers>(), METH_FASTCALL | METH_KEYWORDS,
-     "_wait_for_receivers($self, n, timeout)\n--\n\nBlocks until `n` processes are attached as receivers."},
-    {"_send_requests", as_method<set_sends_requests>(), METH_NOARGS,
-     "Lets this object put into the channel of a Service."},
-    {"new_empty", as_method<make_in_place<false>>(), METH_FASTCALL | METH_KEYWORDS, kNewEmptyDoc},
-    {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS, kNewZerosDoc},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, nullptr},
+    {"_check_receivers", as_method<check_receivers>(), METH_NOARGS, nullptr},
+    {"_writable_fileno", as_method<writable_fileno_to_put>(), METH_NOARGS, nullptr},
+    {"_fail", as_method<fail>(), METH_O, nullptr},
+    {"has_space", as_method<has_space>(), METH_NOARGS, nullptr},
+    {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_wait_for_receivers", as_method<wait_for_receivers>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_send_requests", as_method<set_sends_requests>(), METH_NOARGS, nullptr},
+    {"new_empty", as_method<make_in_place<false>>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
 };
 
 const PyGetSetDef kSenderAttributes[] = {
-    {"pending_acks", guarded<get_pending_acks>, nullptr, kPendingAcksDoc, nullptr},
+    {"pending_acks", guarded<get_pending_acks>, nullptr, nullptr, nullptr},
 };
 
 }  // namespace
@@ -411,8 +400,7 @@ bool init_sender(PyObject* module) {
                                guarded<make_sender>,
                                {kPuttingMethods, kSenderMethods, frame_putting_methods()},
                                kSenderAttributes,
-                               false,
-                               "Base of Sender."});
+                               false});
 }
 
 }  // namespace shmtree::python

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "bindings/bind.h"
-#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/incoming.h"
 #include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
@@ -131,17 +130,13 @@ py::tuple give(const SubscriberEnd& self) {
 }  // namespace
 
 void bind_subscriber(py::module_& module) {
-  py::class_<SubscriberEnd>(module, "SubscriberBase", "Base of Subscriber.", plain_class())
+  py::class_<SubscriberEnd>(module, "SubscriberBase", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
       .def("_get_many", &get_many_broadcast, "n"_a, "timeout"_a, "copy"_a)
       .def("_give", &give)
-      .def(
-          "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
-          "Returns the number of messages that this subscriber can read now.")
-      .def(
-          "fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); },
-          "Returns a file descriptor for poll loops, readable while there is a message. It belongs to this object.")
+      .def("qsize", [](const SubscriberEnd& self) { return self.open()->size(); })
+      .def("fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); })
       .def("_open_to_wait",
            [](const SubscriberEnd& self) {
              bool opened = false;
@@ -152,13 +147,11 @@ void bind_subscriber(py::module_& module) {
            [](const SubscriberEnd& self) {
              if (!self.is_closed()) self.open()->close_fd();
            })
-      .def(
-          "_name_to_get",
-          [](const SubscriberEnd& self) {
-            const platform::WakeText name = self.open()->ring()->name();
-            return py::bytes(name.data(), name.size());
-          },
-          "Returns the bytes by which a WakeHub reports this object.")
+      .def("_name_to_get",
+           [](const SubscriberEnd& self) {
+             const platform::WakeText name = self.open()->ring()->name();
+             return py::bytes(name.data(), name.size());
+           })
       .def(
           "_await_to_get",
           [](const SubscriberEnd& self, const channel::WakeHub& hub) {
@@ -167,25 +160,18 @@ void bind_subscriber(py::module_& module) {
             unwrap(subscriber->ring()->await(hub.address()));
             return subscriber->ready();
           },
-          "hub"_a, "Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would.")
+          "hub"_a)
       .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
       .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
-      .def_property_readonly(
-          "missed", [](const SubscriberEnd& self) { return self.open()->missed(); },
-          "Number of messages that this subscriber has missed so far.")
-      .def_property_readonly(
-          "closed", [](const SubscriberEnd& self) { return self.is_closed(); }, kClosedDoc)
-      .def_property_readonly(
-          "allow_pickle", [](const SubscriberEnd& self) { return self.allow_pickle; }, kAllowPickleDoc)
-      .def(
-          "close",
-          [](SubscriberEnd& self) {
-            if (const auto last = self.close()) {
-              last->close();
-              last->wake();  // ends the waits in calls of this object
-            }
-          },
-          "Detaches the subscriber, so that no publisher waits for it. Views stay valid. Later calls do nothing.");
+      .def_property_readonly("missed", [](const SubscriberEnd& self) { return self.open()->missed(); })
+      .def_property_readonly("closed", [](const SubscriberEnd& self) { return self.is_closed(); })
+      .def_property_readonly("allow_pickle", [](const SubscriberEnd& self) { return self.allow_pickle; })
+      .def("close", [](SubscriberEnd& self) {
+        if (const auto last = self.close()) {
+          last->close();
+          last->wake();  // ends the waits in calls of this object
+        }
+      });
 }
 
 }  // namespace shmtree::python

@@ -111,8 +111,7 @@ class Tap {
 }  // namespace
 
 void bind_tap(py::module_& module) {
-  py::class_<Tap>(module, "Tap", "Records the messages of a channel without receiving them.", plain_class(),
-                  py::is_final())
+  py::class_<Tap>(module, "Tap", plain_class(), py::is_final())
       .def(py::init<const std::shared_ptr<Channel>&, bool>(), "channel"_a, "times_only"_a = false)
       .def("take", &Tap::take, "most"_a)
       .def("take_times", &Tap::take_times, "most"_a, "also_queued"_a)

@@ -26,11 +26,10 @@ py::object take_wakes(WakeHub& hub) {
 }  // namespace
 
 void bind_wake_hub(py::module_& module) {
-  py::class_<WakeHub, std::shared_ptr<WakeHub>>(
-      module, "WakeHub", "One descriptor for all ends that tasks of this process wait for.", plain_class())
+  py::class_<WakeHub, std::shared_ptr<WakeHub>>(module, "WakeHub", plain_class())
       .def_static("of_this_process", [] { return unwrap(WakeHub::of_this_process()); })
       .def("fileno", &WakeHub::fd)
-      .def("take", &take_wakes, "Returns the names of the ends that were reported; None if any end may have been.");
+      .def("take", &take_wakes);
 }
 
 }  // namespace shmtree::python

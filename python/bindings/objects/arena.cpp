@@ -108,7 +108,7 @@ void set_pinned(Arena& arena, bool pinned) {
 }  // namespace
 
 void bind_arena(py::module_& module) {
-  py::class_<Arena, std::shared_ptr<Arena>>(module, "Arena", "One arena, as this process has it.", plain_class())
+  py::class_<Arena, std::shared_ptr<Arena>>(module, "Arena", plain_class())
       .def_static("create", &create, "max_bytes"_a, "prefault"_a, "huge_pages"_a)
       .def_property_readonly(
           "uuid", [](const Arena& arena) { return py::bytes(reinterpret_cast<const char*>(arena.uuid()), 16); })

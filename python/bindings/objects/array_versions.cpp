@@ -87,13 +87,13 @@ class Write {
 }  // namespace
 
 void bind_array_versions(py::module_& module) {
-  py::class_<ArrayVersions>(module, "Versions", "Counts the writes of a shared array.", plain_class())
+  py::class_<ArrayVersions>(module, "Versions", plain_class())
       .def(py::init(&versions_of), "array"_a)
       .def_property_readonly("version", [](const ArrayVersions& self) { return self.versions.version(); })
       .def_property_readonly("is_torn", [](const ArrayVersions& self) { return self.versions.is_torn(); })
       .def("read", &read, "out"_a, "timeout"_a)
       .def("wait", &wait, "newer_than"_a, "timeout"_a);
-  py::class_<Write>(module, "Write", "A write to a shared array, as a context manager.", plain_class())
+  py::class_<Write>(module, "Write", plain_class())
       .def(py::init<ArrayVersions, py::object, py::object, bool>(), "versions"_a, "value"_a, "timeout"_a, "whole"_a)
       .def("__enter__", &Write::enter)
       .def("__exit__", &Write::exit);

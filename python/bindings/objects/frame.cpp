@@ -133,77 +133,32 @@ PyObject* load(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"_load_frame", as_method<load>(), METH_VARARGS, "Returns the Frame on a buffer, for pickle."},
+    {"_load_frame", as_method<load>(), METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyMemberDef frame_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Frame, weakrefs), READONLY, nullptr},
-    {"nbytes", T_PYSSIZET, offsetof(Frame, size_bytes), READONLY, "Size of the frame in bytes."},
+    {"nbytes", T_PYSSIZET, offsetof(Frame, size_bytes), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 
 PyGetSetDef getset[] = {
-    {"portable", guarded<get_portable>, nullptr,
-
-     "True if the frame is valid on every machine: it has no ends, shared arrays or device memory, and no pickle\n"
-     "that was not made to be portable.",
-     nullptr},
-    {"ticket", guarded<from_delivery>, nullptr,
-     "Ticket of the message, as `put` returned it. None if the frame was not taken.", const_cast<char*>("ticket")},
-    {"attempts", guarded<from_delivery>, nullptr,
-     "Number of deliveries of the message, including this one. None if the frame was not taken.",
-     const_cast<char*>("attempts")},
-    {"redelivered", guarded<from_delivery>, nullptr,
-
-     "True if another receiver took the message before and did not ack it. None if the frame was not taken.",
-     const_cast<char*>("redelivered")},
-    {"settled", guarded<from_delivery>, nullptr,
-     "True if the message was acked or returned. None if the frame was not taken.", const_cast<char*>("settled")},
+    {"portable", guarded<get_portable>, nullptr, nullptr, nullptr},
+    {"ticket", guarded<from_delivery>, nullptr, nullptr, const_cast<char*>("ticket")},
+    {"attempts", guarded<from_delivery>, nullptr, nullptr, const_cast<char*>("attempts")},
+    {"redelivered", guarded<from_delivery>, nullptr, nullptr, const_cast<char*>("redelivered")},
+    {"settled", guarded<from_delivery>, nullptr, nullptr, const_cast<char*>("settled")},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyMethodDef methods[] = {
-    {"ack", as_method<ack>(), METH_NOARGS,
-
-     R"(ack($self)
---
-
-Counts the message as received. The bytes of the frame stay.
-
-Raises:
-    ValueError: The message was acked or returned before, or the frame was not taken from a channel.
-)"},
-    {"nack", as_method<nack>(), METH_NOARGS,
-
-     R"(nack($self)
---
-
-Returns the message to the channel, like `Delivery.nack`.
-
-Raises:
-    ValueError: The message was acked or returned before, or the frame was not taken from a channel.
-)"},
-    {"requeue", as_method<requeue>(), METH_NOARGS,
-
-     R"(requeue($self)
---
-
-Returns the message to the channel as if it had never been taken, like `Delivery.requeue`.
-
-Raises:
-    ValueError: The message was acked or returned before, or the frame was not taken from a channel.
-)"},
-    {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
-    {"__exit__", as_method<leave>(), METH_VARARGS,
-
-     "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
-     "Acks a message that was taken, or nacks it after an exception. Does nothing if the block has done either."},
-    {"__reduce_ex__", as_method<reduce>(), METH_O,
-
-     "__reduce_ex__($self, protocol, /)\n--\n\n"
-     "Pickles the frame. From protocol 5 on its bytes are one out-of-band buffer.\n\n"
-     "The loaded Frame views the buffer that the unpickler gets. It is not a message and cannot be acked."},
+    {"ack", as_method<ack>(), METH_NOARGS, nullptr},
+    {"nack", as_method<nack>(), METH_NOARGS, nullptr},
+    {"requeue", as_method<requeue>(), METH_NOARGS, nullptr},
+    {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
+    {"__exit__", as_method<leave>(), METH_VARARGS, nullptr},
+    {"__reduce_ex__", as_method<reduce>(), METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -212,21 +167,6 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
   return nullptr;
 }
 
-constexpr const char* kFrameDoc = R"(An encoded value: read-only bytes with the buffer protocol.
-
-`pack` makes one, `Receiver.take_frames` takes them from a channel, and a pickle can contain one. ``put(frame)``
-and ``put_frame(frame)`` send the value without encoding it again; the receiver gets the value.
-``unpack(frame)`` returns the value here. ``len(frame)`` and ``frame.nbytes`` are its size in bytes;
-``bytes(frame)`` copies it. A frame that was taken has the methods of a `Delivery`, and its message returns to
-the channel unless you ack it.
-
-Example::
-
-    frame = shmtree.pack({"obs": np.zeros((64, 8))})
-    for sender in senders:
-        sender.put(frame)
-)";
-
 PyType_Slot frame_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(refuse_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(frame_dealloc)},
@@ -234,7 +174,6 @@ PyType_Slot frame_slots[] = {
     {Py_tp_members, frame_members},
     {Py_tp_getset, getset},
     {Py_tp_methods, methods},
-    {Py_tp_doc, const_cast<char*>(kFrameDoc)},
     {Py_sq_length, reinterpret_cast<void*>(length)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(guarded<frame_get_buffer>)},
     {0, nullptr},

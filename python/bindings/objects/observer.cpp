@@ -271,17 +271,9 @@ py::list snapshot_messages_of(const std::string& uuid, std::uint64_t block, std:
 }  // namespace
 
 void bind_observer(py::module_& module) {
-  py::class_<PythonObserver> observer(
-      module, "Observer",
-      "Takes snapshots repeatedly, for values that need two of them.\n\n"
-      "Examples are rates, shares of time, and how long messages have waited. Use it in one\n"
-      "thread at a time.",
-      plain_class());
+  py::class_<PythonObserver> observer(module, "Observer", plain_class());
   observer.attr("__module__") = "shmtree";  // before def(), which writes it into the docstrings
-  observer.def(py::init<>())
-      .def("__repr__", &PythonObserver::repr)
-      .def("look", &PythonObserver::look,
-           "Returns the result of `observe`, with what has changed since the last call on this object.");
+  observer.def(py::init<>()).def("__repr__", &PythonObserver::repr).def("look", &PythonObserver::look);
   module.def("open_arena_for_reading", &open_arena_for_reading, "uuid"_a, "pid"_a, "fd"_a);
   module.def("look_at_queue", &snapshot_messages_of, "uuid"_a, "block"_a, "most"_a, "most_bytes"_a);
 }

@@ -88,10 +88,10 @@ class Entries {
 }  // namespace
 
 void bind_recording(py::module_& module) {
-  py::class_<Entries>(module, "RecordedEntries", "Iterates over the messages of a recording.", plain_class())
+  py::class_<Entries>(module, "RecordedEntries", plain_class())
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__", &Entries::next);
-  py::class_<MappedRecording>(module, "MappedRecording", "A recording, mapped.", plain_class(), py::buffer_protocol())
+  py::class_<MappedRecording>(module, "MappedRecording", plain_class(), py::buffer_protocol())
       .def(py::init<int, std::string>(), "fd"_a, "path"_a)
       .def_buffer(&MappedRecording::buffer)
       .def_property_readonly("channels", [](const MappedRecording& self) { return dict_of(self.reader().channels()); })

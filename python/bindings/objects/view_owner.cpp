@@ -36,20 +36,15 @@ PyObject* owner_repr(PyObject* self) {
 
 PyMemberDef owner_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ViewOwner, weakrefs), READONLY, nullptr},
-    {"nbytes", T_PYSSIZET, offsetof(ViewOwner, size_bytes), READONLY, "Size of the memory in bytes."},
-    {"given", T_BOOL, offsetof(ViewOwner, given), READONLY, "Whether put() gave the memory away."},
+    {"nbytes", T_PYSSIZET, offsetof(ViewOwner, size_bytes), READONLY, nullptr},
+    {"given", T_BOOL, offsetof(ViewOwner, given), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
-
-constexpr const char* kViewOwnerDoc =
-    "Owns the memory that arrays are views of. Dropping the last view releases the memory.\n\n"
-    "It is the `base` of such arrays; programs do not create one.";
 
 PyType_Slot owner_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(owner_dealloc)},
     {Py_tp_repr, reinterpret_cast<void*>(guarded<owner_repr>)},
     {Py_tp_members, owner_members},
-    {Py_tp_doc, const_cast<char*>(kViewOwnerDoc)},
     {Py_bf_getbuffer, reinterpret_cast<void*>(guarded<owner_get_buffer>)},
     {0, nullptr},
 };

@@ -107,7 +107,7 @@ py::object ReplayBatch::extra(std::size_t number, int type) const {
 }
 
 void bind_replay_batch(py::module_& module) {
-  py::class_<ReplayBatch>(module, "ReplayBatch", "Sampled rows, with their indices, weights and so on.", plain_class())
+  py::class_<ReplayBatch>(module, "ReplayBatch", plain_class())
       .def("data", &ReplayBatch::data)
       .def("index", &ReplayBatch::index)
       .def("weight", &ReplayBatch::weight)

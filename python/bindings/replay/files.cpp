@@ -92,7 +92,7 @@ class Files {
 }  // namespace
 
 void bind_replay_files(py::module_& module) {
-  py::class_<Files>(module, "ReplayFiles", "A saved replay buffer.", plain_class())
+  py::class_<Files>(module, "ReplayFiles", plain_class())
       .def(py::init<const std::string&>(), "path"_a)
       .def_property_readonly("note", &Files::note)
       .def_property_readonly("spec", &Files::spec)

@@ -332,8 +332,7 @@ std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::hand
 }  // namespace
 
 void bind_replay_nest(py::module_& module) {
-  py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", "Structure of the rows: a pytree of columns.",
-                                          plain_class())
+  py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", plain_class())
       .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "root"_a, "convert"_a, "refuse"_a);
 }
 

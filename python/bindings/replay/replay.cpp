@@ -269,7 +269,7 @@ std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_leas
 void bind_replay(py::module_& module) {
   bind_replay_nest(module);
   bind_replay_spec(module);
-  py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())
+  py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", plain_class())
       .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
       .def_static("open", &open, "arena"_a, "block"_a, "nests_of"_a)
       .def(

@@ -130,7 +130,7 @@ std::uint64_t capacity_within(const Spec& spec, std::uint64_t max_bytes, std::ui
 }  // namespace
 
 void bind_replay_spec(py::module_& module) {
-  py::class_<Spec>(module, "ReplaySpec", "Specification of a replay buffer.", plain_class())
+  py::class_<Spec>(module, "ReplaySpec", plain_class())
       .def(py::init(&make), "rows"_a, "leaves"_a, "samplers"_a, "next"_a, "n_step"_a, "gamma"_a, "stack"_a,
            "repeats_first"_a, "reward"_a, "done"_a, "limit"_a, "raises_on_death"_a, "terminated"_a, "truncated"_a,
            "ends_unknown"_a)

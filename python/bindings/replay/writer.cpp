@@ -226,75 +226,20 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-constexpr const char* kAddDoc = R"(add($self, row, *, final=None, priority=None, timeout=None)
---
-
-Adds the next row of this stream.
-
-A true leaf `terminated`, `truncated` or `done` ends the episode.
-
-Args:
-    row: A pytree with the structure of the buffer's rows. Each leaf has the shape of its column, and a dtype
-        that casts to the column's with 'same_kind'.
-    final: Observation after this row, a pytree of the leaves that the buffer has as `next`. It is used only if
-        the row ends its episode, so you may pass it with each row. With `next`, a truncated row needs it, here
-        or in `end`; until then, adding another row is an error.
-    priority: Priority of the row in all samplers that have priorities; None takes the largest one so far.
-    timeout: Seconds to wait for samplers, if the buffer has a `limit`, and for memory; None waits indefinitely.
-
-Returns:
-    The index of the row, an int.
-
-Raises:
-    ValueError: A leaf is missing, unknown or of another shape (the text names it), or the last truncated row
-        still needs its `final`. Nothing is added.
-    queue.Full: The `limit` does not allow the row, or the arena has no memory, after `timeout` seconds.
-    TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
-    shmtree.PeerDied: The call waits for samplers, some died or failed, none is left, and the buffer was made
-        with ``on_peer_death="raise"``.
-
-If an error has the attribute `sent` = 1, the row was added and its `final` was not: pass that to `end`.
-
-Example::
-
-    with replay.writer() as writer:
-        writer.add({"obs": obs, "action": action, "reward": reward, "done": done})
-)";
-
-constexpr const char* kEndDoc = R"(end($self, *, final=None, truncated=False, timeout=None)
---
-
-Ends the episode, so that all its rows can be sampled. Does nothing if no row was added since the last end.
-
-Args:
-    final: Last observation, a pytree of the leaves that the buffer has as `next`.
-    truncated: True if the episode was cut off and did not terminate; with `next` it then needs a `final`. The
-        last row's own `terminated` or `truncated` takes precedence.
-    timeout: Seconds to wait for memory; None waits indefinitely.
-
-Raises:
-    ValueError: `final` is missing, or does not fit the columns.
-    queue.Full: The arena has no memory for `final` after `timeout` seconds.
-    TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
-)";
-
 const PyMethodDef kOwnMethods[] = {
-    {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},
-    {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, kEndDoc},
-    {"close", as_method<close_writer>(), METH_NOARGS,
-     "close($self)\n--\n\nCloses the stream. Its rows stay in the buffer. Later calls do nothing."},
+    {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"close", as_method<close_writer>(), METH_NOARGS, nullptr},
     {"_leave", as_method<leave>(), METH_NOARGS, nullptr},
     {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
     {"__exit__", as_method<exit>(), METH_VARARGS, nullptr},
 };
 
 PyGetSetDef attributes[] = {
-    {"closed", guarded<get_closed>, nullptr, "True if `close` was called.", nullptr},
-    {"version", guarded<get_version>, guarded<set_version>,
-
-     "Number with which the next rows are marked, such as that of the policy's weights: an int.", nullptr},
-    {"stream", guarded<get_stream>, nullptr, "Number of the stream, which batches have as `writer`.", nullptr},
-    {"added", guarded<get_added>, nullptr, "Number of rows that this writer has added.", nullptr},
+    {"closed", guarded<get_closed>, nullptr, nullptr, nullptr},
+    {"version", guarded<get_version>, guarded<set_version>, nullptr, nullptr},
+    {"stream", guarded<get_stream>, nullptr, nullptr, nullptr},
+    {"added", guarded<get_added>, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -305,8 +250,6 @@ PyType_Slot writer_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_methods, methods},
     {Py_tp_getset, attributes},
-    {Py_tp_doc,
-     const_cast<char*>("Base of Writer: one stream of rows into a replay buffer, such as one environment's.")},
     {0, nullptr},
 };
 

@@ -238,36 +238,8 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   return added ? indices.release() : raise_in_the_middle(added.error(), sent, *state);
 }
 
-constexpr const char* kExtendDoc = R"(extend($self, rows, *, ends=None, final=None, priority=None, timeout=None)
---
-
-Adds the next rows of this stream.
-
-Args:
-    rows: A pytree with the structure of a row, whose arrays have one more dimension in front: the number of
-        rows.
-    ends: Mask of the rows (n,) at which an episode was cut off, in addition to the rows whose leaf
-        `terminated`, `truncated` or `done` is true. If rows have none of these leaves, or `done` is None, these
-        episodes terminated.
-    final: Last observations, a pytree of the leaves that the buffer has as `next`, with one row for each row
-        that ends an episode or one for each row. Episodes that were cut off need it.
-    priority: Priorities (n,) of the rows; None takes the largest one so far.
-    timeout: Seconds to wait, for all rows together, as in `add`; None waits indefinitely.
-
-Returns:
-    The indices of the rows, an int64 array of shape (n,).
-
-Raises:
-    ValueError: An argument does not fit the columns. No row is added.
-    queue.Full: Not all rows were added within `timeout` seconds.
-    TimeoutError: As in `add`.
-    shmtree.PeerDied: As in `add`.
-
-Every error except ValueError has the number of rows that were added, the first ones, as its attribute `sent`.
-)";
-
 const PyMethodDef kManyMethods[] = {
-    {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, kExtendDoc},
+    {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
 };
 
 PyMethodDef functions[] = {

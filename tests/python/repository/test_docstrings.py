@@ -1,69 +1,85 @@
 """Docstrings as editors and the reference show them."""
 
 import ast
+import inspect
+import operator
 import sys
 from pathlib import Path
 
 import pytest
 
-import shmtree._core
+import shmtree
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="needs the checkout")
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "cmake")]
 
 STUB = """
-class _Both:
-    def close(self) -> None: ...
+class _Both(Generic[_T]):
+    def close(self, now: bool = False) -> None:
+        'Ends it.'
+    def put(self, obj: _T) -> None:
+        'Puts it.'
 
-class Frame(_Both):
-    '''Old text.'''
+class Frame(_Both[_T]):
+    'Some bytes.'
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        'Size in bytes.'
+    def put(self, obj: _T, /, *, block: bool = True) -> int:
+        'Sends it.'
+    @staticmethod
+    def open(name: str) -> Frame:
+        'Opens one.'
+    def __len__(self) -> int: ...
+    _name: str | None
+    'Its name.'
 
-def pack(obj: object) -> Frame: ...
+def pack(obj: object) -> Frame:
+    'Encodes it.'
 """
 
 
-class Core:
-    """Stands for the compiled module."""
+def test_table_has_the_signature_and_text_of_each_definition():
+    import docstring_table
 
-    class Frame:
-        """Some bytes."""
-
-        nbytes = property(doc="Size in bytes.")
-
-        def close(self):
-            pass
-
-        close.__doc__ = "close(self: Frame) -> None\n\nEnds it."
-
-    def pack(self):
-        """Encodes.
-
-        Returns a frame.
-        """
+    assert {each.name: each.text for each in docstring_table.docstrings(ast.parse(STUB))} == {
+        "pack": "pack(obj)\n--\n\nEncodes it.",
+        "Frame": "Some bytes.",
+        "Frame.close": "close($self, now=False)\n--\n\nEnds it.",
+        "Frame.put": "put($self, obj, /, *, block=True)\n--\n\nSends it.",
+        "Frame.nbytes": "Size in bytes.",
+        "Frame.open": "open(name)\n--\n\nOpens one.",
+        "Frame._name": "Its name.",
+    }
 
 
-def test_stub_has_the_docstrings_of_the_module():
-    import stub_docs
+def test_module_has_the_texts_and_signatures_of_the_stub():
+    import docstring_table
 
-    assert stub_docs.differences(stub_docs.STUB.read_text(), shmtree._core) == []
+    stub = ast.parse((ROOT / "python/shmtree/_core.pyi").read_text())
+    texts = {each.name: each.text for each in docstring_table.docstrings(stub)}
+    assert len(texts) > 150
+    for name, text in texts.items():
+        thing = operator.attrgetter(name)(shmtree._core)
+        signature, _, body = text.rpartition("\n--\n\n")
+        assert inspect.getdoc(thing) == body, name
+        if signature:
+            # The interpreter shows the class of a class method, and no default "...".
+            parameters = (
+                signature[signature.index("(") :].replace("$cls, ", "").replace("$", "").replace("...", "Ellipsis")
+            )
+            shown = str(inspect.signature(thing))
+            assert shown in (parameters, parameters.replace("(self", "(self, /", 1)), name
 
 
-def test_stub_tool_copies_docstrings_and_finds_differences():
-    import stub_docs
-
-    written = stub_docs.with_docs(STUB, Core)
-    assert "Old text" not in written
-    assert [ast.get_docstring(node) for node in ast.walk(ast.parse(written)) if hasattr(node, "returns")] == [
-        "Encodes.\n\nReturns a frame.",
-        "Ends it.",
-        "Size in bytes.",
-    ]
-    assert stub_docs.with_docs(written, Core) == written
-    assert stub_docs.differences(written, Core) == []
-    assert stub_docs.differences(written.replace("Encodes", "Packs"), Core) == ["pack"]
+def test_a_queue_has_texts_of_its_own():
+    for name in ("put", "put_nowait", "get"):
+        text = inspect.getdoc(getattr(shmtree.Queue, name))
+        assert "ticket" not in text
+        assert "sender." not in text
+        assert "receiver." not in text
+    assert "queue.put(" in inspect.getdoc(shmtree.Queue.put)
 
 
 INCOMPLETE = [
