@@ -193,9 +193,6 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
   }
   const endpoint::Call call(as_endpoint(self)->port);
   if (!begin_sending(as_endpoint(self))) return nullptr;
-  if (given[1] && PyBool_Check(given[1])) {  // put() of other queues has `block` as its second argument
-    return PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", given[1]);
-  }
   const Span span("shmtree.put_many");
   Ref iterator(PyObject_GetIter(given[0]));
   if (!iterator) return nullptr;

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic
 from .. import _core
 from ..errors import ChannelClosed, PeerDied, RemoteError, WorkerFailed
 from .arena import Arena
-from .arguments import seconds
+from .arguments import core_of, deadline_after, left
 from .channel import Sender
 from .item_type import ReplyT, T
 from .pairs import open_sender
-from .service import Header, Service, deadline_after, left, loaded, refusals_of_the_value
+from .service import Header, Service, loaded, refusals_of_the_value
 from .stats import ChannelStats
 
 if TYPE_CHECKING:
@@ -289,10 +289,10 @@ def _lost(death: Exception | None) -> PeerDied:
 
 def _serve_by(retry: float | None, deadline: float | None) -> float | None:
     """Returns the time until which a call retries; None for never."""
-    if retry is None:
-        return math.inf if deadline is None else deadline
-    by = time.monotonic() + seconds("retry", retry)
-    return (by if deadline is None else min(by, deadline)) if retry > 0 else None
+    by = deadline_after(retry, "retry")
+    if left(by) == 0:
+        return None
+    return min(math.inf if each is None else each for each in (by, deadline))
 
 
 def _pause_before_retry(error: PeerDied | RemoteError, serve_by: float | None) -> float | None:
@@ -352,6 +352,7 @@ class Client(Generic[T, ReplyT]):
         if not self._requests._channel.takes_requests:
             raise ValueError(f"service is {service!r}, which is not the channel of a Service")
         self._requests._send_requests()
+        core_of(arena)  # raises for anything else than an Arena
         self._arena = arena
         self._waits: bool = self._requests._channel.waits_for_receivers
         self._lines: dict[bool, _Line] = {}  # by whether their requests wait for the next server
@@ -476,6 +477,11 @@ class Client(Generic[T, ReplyT]):
     def stats(self) -> ChannelStats:
         """Returns counts of the service's requests, as `Sender.stats`; `receivers` is the number of servers."""
         return self._requests.stats()
+
+    @property
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
+        return self._closed
 
     def close(self) -> None:
         """Fails the requests in flight with ChannelClosed, and ends the thread. Idempotent."""

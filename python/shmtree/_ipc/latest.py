@@ -10,7 +10,7 @@ from .. import _core
 from .._process.names import LATEST
 from ..errors import ChannelClosed
 from .arena import Arena
-from .arguments import natural, seconds
+from .arguments import natural
 from .item_type import T
 from .publisher import Published
 from .stats import LatestStats
@@ -152,7 +152,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
                 functools.partial(self._await_newer, known),
                 functools.partial(self._is_newer, known),
             ),
-            None if timeout is None else seconds("timeout", timeout),
+            timeout,
         )
 
     def stats(self) -> LatestStats:

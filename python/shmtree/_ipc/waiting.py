@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from .arguments import seconds
+from .arguments import deadline_after, left
 from .wake_hub import SLICE_S, Awaited, until_usable, until_woken, wake
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
         TypeError: `receivers` is not a list, or an object in it has no ``fileno``.
     """
     objects = _checked(receivers)
-    deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+    deadline = deadline_after(timeout)
     with _Descriptors() as descriptors, selectors.DefaultSelector() as selector:
         watched: dict[int, list[T]] = {}
         while True:
@@ -57,11 +57,11 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
             ]
             if ready:
                 return [each for each in objects if each in ready]
-            left = SLICE_S if deadline is None else min(deadline - time.monotonic(), SLICE_S)
-            if left <= 0 or not objects:
+            rest = left(deadline)
+            if rest == 0 or not objects:
                 return []
             began = time.monotonic()
-            selector.select(left)
+            selector.select(SLICE_S if rest is None else min(rest, SLICE_S))
             for each in objects:
                 if hasattr(each, "_note_wait_to_get"):
                     each._note_wait_to_get(time.monotonic() - began)
@@ -134,7 +134,7 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
 async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
     """Returns the result of `receive_now`, which raises queue.Empty if there is nothing to receive."""
     return await in_turn(
-        receiver, receive_now, queue.Empty, lambda left: until_usable(Awaited.to_get(receiver), left), timeout
+        receiver, receive_now, queue.Empty, lambda rest: until_usable(Awaited.to_get(receiver), rest), timeout
     )
 
 
@@ -153,14 +153,14 @@ async def in_turn(
     import asyncio
 
     # There is no await between an attempt that succeeds and the return, so a cancelled coroutine has done nothing.
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_after(timeout)
     loop = asyncio.get_running_loop()
     key = (id(loop), id(end))
     if key not in _lines:
         try:
             return attempt()
         except not_yet:
-            if timeout is not None and timeout <= 0:
+            if left(deadline) == 0:
                 raise
     line = _lines.setdefault(key, deque())
     turn = loop.create_future()
@@ -168,16 +168,16 @@ async def in_turn(
     line.append(place)
     try:
         if line[0] is not place:
-            await until_woken(turn, None if deadline is None else deadline - time.monotonic())
+            await until_woken(turn, left(deadline))
         # A coroutine that is still not the first one in line has reached its deadline. It makes a single attempt.
         while True:
             try:
                 return attempt()
             except not_yet:
-                left = None if deadline is None else deadline - time.monotonic()
-                if (left is not None and left <= 0) or line[0] is not place:
+                rest = left(deadline)
+                if rest == 0 or line[0] is not place:
                     raise
-            await pause(left)
+            await pause(rest)
     finally:
         line.remove(place)
         if not line:
@@ -192,34 +192,34 @@ async def until(
     timeout: float | None,
 ) -> T:
     """Returns the result of `get`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_after(timeout)
     while True:
         try:
             return get()
         except queue.Empty:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            rest = left(deadline)
+            if rest == 0:
                 raise
-        await until_usable(awaited(), left)
+        await until_usable(awaited(), rest)
 
 
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
     import asyncio
 
     # There is no await between putting a message and returning, so a cancelled call has not put it.
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_after(timeout)
     options = {"move": True} if move else {}
     pause = _FIRST_POLL_S
     while True:
         try:
             return end.put_nowait(obj, **options)
         except queue.Full:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            rest = left(deadline)
+            if rest == 0:
                 raise
         if end._ready_to_put():
             # There is space, but not for this message. No wake-up reports free bytes, so poll.
-            await asyncio.sleep(pause if left is None else min(left, pause))
+            await asyncio.sleep(pause if rest is None else min(rest, pause))
             pause = min(2 * pause, _MAX_POLL_S)
         else:
-            await until_usable(Awaited.to_put(end), left)
+            await until_usable(Awaited.to_put(end), rest)

@@ -21,6 +21,7 @@ import numpy as np
 
 from .. import _core
 from .._codec.device_leaf import DeviceLeaf
+from .._ipc.arguments import deadline_after, left
 from .._process import lifetime
 from ..errors import DeviceError
 from . import _driver, _events, _received
@@ -214,14 +215,14 @@ def wait(timeout: float | None, only_from_others: bool = False) -> bool:
 
     With `only_from_others`, gives up once no other process is attached that could release the rest.
     """
-    end = None if timeout is None else time.monotonic() + timeout
+    end = deadline_after(timeout)
     while look():
         if only_from_others:
             with _lock:
-                left = list(_lent.values())
-            if not any(lent.has_others() for lent in left):
+                lent_now = list(_lent.values())
+            if not any(lent.has_others() for lent in lent_now):
                 return False
-        if end is not None and time.monotonic() >= end:
+        if left(end) == 0:
             return False
         time.sleep(_STEP_S)
     return True
