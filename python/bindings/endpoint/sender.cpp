@@ -260,12 +260,12 @@ PyObject* has_space(PyObject* self, PyObject*) {
   });
 }
 
-// Acks can be awaited after close(), as long as this process has another object of the channel.
+// A call after close() waits as long as this process has another object of the channel.
 PyObject* wait_for(PyObject* self, std::optional<std::uint64_t> ticket, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   return with_any(self, [&](Channel& channel) {
-    EndHooks hooks(as_endpoint(self), End::kSending, EndHooks::Until::kLeft);
+    EndHooks hooks(as_endpoint(self), End::kSending);
     return none_or_raise(as_endpoint(self), hooks, channel.acks().wait(ticket, {deadline, &hooks}));
   });
 }
@@ -301,7 +301,7 @@ PyObject* wait_for_receivers(PyObject* self, PyObject* const* args, Py_ssize_t n
   const unsigned long long count = PyLong_AsUnsignedLongLong(given[0]);
   if (PyErr_Occurred()) return nullptr;
   return with_open(self, End::kSending, [&](Channel& channel) {
-    EndHooks hooks(as_endpoint(self), End::kSending);
+    EndHooks hooks(as_endpoint(self), End::kSending, EndHooks::Until::kAttached);
     return none_or_raise(as_endpoint(self), hooks, channel.sending().wait_for_receivers(count, {deadline, &hooks}));
   });
 }
@@ -339,9 +339,8 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
     });
   }
   return with_any(self, [&](Channel& channel) {
-    using Until = EndHooks::Until;
     Endpoint* const end = as_endpoint(self);
-    EndHooks hooks(end, End::kSending, end->port.closed(End::kSending) ? Until::kLeft : Until::kClosed);
+    EndHooks hooks(end, End::kSending);
     const std::string_view given_order(order, static_cast<std::size_t>(order_bytes));
     PyObject* array = new_array(channel.arena(), {given[0], dtype, given_order, zeroed, false}, hooks);
     if (!array && hooks.was_closed()) set_closed_here(end);
