@@ -21,7 +21,6 @@ import numpy as np
 
 from .. import _core
 from .._codec.device_leaf import DeviceLeaf
-from .._ipc.arguments import deadline_after, left
 from .._process import lifetime
 from ..errors import DeviceError
 from . import _driver, _events, _received
@@ -215,14 +214,15 @@ def wait(timeout: float | None, only_from_others: bool = False) -> bool:
 
     With `only_from_others`, gives up once no other process is attached that could release the rest.
     """
-    end = deadline_after(timeout)
+    seconds = _core.parse_timeout(timeout)
+    end = None if seconds is None else time.monotonic() + seconds
     while look():
         if only_from_others:
             with _lock:
-                lent_now = list(_lent.values())
-            if not any(lent.has_others() for lent in lent_now):
+                left = list(_lent.values())
+            if not any(lent.has_others() for lent in left):
                 return False
-        if left(end) == 0:
+        if end is not None and time.monotonic() >= end:
             return False
         time.sleep(_STEP_S)
     return True
