@@ -223,10 +223,7 @@ PyObject* fileno_to_put(PyObject* self, PyObject*) {
 }
 
 PyObject* writable_fileno_to_put(PyObject* self, PyObject*) {
-  return with_open(self, End::kSending, [](Channel& channel) {
-    auto fd = channel.watchers().writable_fd(End::kSending);
-    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
-  });
+  return descriptor(self, End::kSending, &channel::Watchers::writable_fd);
 }
 
 PyObject* check_receivers(PyObject* self, PyObject*) {
