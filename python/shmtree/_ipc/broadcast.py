@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import queue
 from collections.abc import Iterable
@@ -16,11 +15,11 @@ from .._public import made_by
 from ..errors import ChannelClosed
 from .arena import Arena
 from .arguments import deadline_after, left, limit, natural, one_of, whole
-from .channel import KeepOpen, checked_keep_open
+from .channel import KeepOpen, checked_keep_open, shown
 from .item_type import T
 from .publisher import Published
 from .stats import BroadcastStats
-from .waiting import in_turn, receive_async
+from .waiting import in_turn, next_async, receive_async
 from .wake_hub import Awaited, until_usable, wake_waiting
 
 if TYPE_CHECKING:
@@ -293,11 +292,7 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         return self._ring.capacity
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                stats = self._stats()
-                return f"<Broadcast, {stats['put']} put, {stats['subscribers']} subscribed>"
-        return "<Broadcast, closed>"
+        return shown(self, lambda: "{put} put, {subscribers} subscribed".format(**self._stats()))
 
 
 @made_by("Broadcast.subscribe()")
@@ -436,10 +431,7 @@ class Subscriber(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await self.get_async()
-        except ChannelClosed:
-            raise StopAsyncIteration from None
+        return await next_async(self.get_async)
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable while there is a message or no publisher is left, for poll loops.
@@ -511,10 +503,7 @@ class Subscriber(Generic[T]):
         self.close()
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                return f"<Subscriber, {self.qsize()} unread, {self.missed} missed>"
-        return "<Subscriber, closed>"
+        return shown(self, lambda: f"{self.qsize()} unread, {self.missed} missed")
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:

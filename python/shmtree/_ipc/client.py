@@ -470,10 +470,7 @@ class Client(Generic[T, ReplyT]):
         line.start()
         try:
             with refusals_of_the_value():
-                try:
-                    ticket = self._requests.put_nowait(message)
-                except queue.Full:
-                    ticket = await self._requests.put_async(message, left(deadline))
+                ticket = await self._requests.put_async(message, left(deadline))
             line.note_sent(future, ticket, deaths)
             return await asyncio.wait_for(asyncio.wrap_future(future), left(deadline))
         except (asyncio.TimeoutError, queue.Full):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from .. import _core
 from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
-from ..errors import ChannelClosed, ShutDown
 from . import waiting
 from .arguments import core_of, limit, one_of, whole
 from .channel import End, Rates, Terms, new_channel
@@ -143,10 +142,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         return self
 
     async def __anext__(self) -> _T:
-        try:
-            return await self.get_async()
-        except (ChannelClosed, ShutDown):
-            raise StopAsyncIteration from None
+        return await waiting.next_async(self.get_async)
 
     async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> None:
         """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""

@@ -25,7 +25,7 @@ from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
 from .arguments import core_of, deadline_after, left
-from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms
+from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms, shown
 from .stats import ChannelStats
 from .waiting import receive_async
 
@@ -393,10 +393,7 @@ class Service(Generic[_T]):
                 yield await self.get_async()
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                return f"<Service, {self._receiver.qsize()} queued>"
-        return "<Service, closed>"
+        return shown(self, lambda: f"{self._receiver.qsize()} queued")
 
     def stats(self) -> ChannelStats:
         """Returns counts of its requests, as `Receiver.stats`; `receivers` is the number of server processes."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
+from ..errors import ChannelClosed, ShutDown
 from .arguments import deadline_after, left
 from .wake_hub import SLICE_S, Awaited, until_usable, until_woken, wake
 
@@ -186,40 +187,33 @@ async def in_turn(
             wake(first)
 
 
-async def until(
-    get: Callable[[], T],
-    awaited: Callable[[], Awaited],
-    timeout: float | None,
-) -> T:
-    """Returns the result of `get`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
-    deadline = deadline_after(timeout)
-    while True:
-        try:
-            return get()
-        except queue.Empty:
-            rest = left(deadline)
-            if rest == 0:
-                raise
-        await until_usable(awaited(), rest)
+async def next_async(get_async: Callable[[], Awaitable[T]]) -> T:
+    """Returns the next item of an ``async for``."""
+    try:
+        return await get_async()
+    except (ChannelClosed, ShutDown):
+        raise StopAsyncIteration from None
+
+
+async def until(attempt: Callable[[], T], awaited: Callable[[], Awaited], timeout: float | None) -> T:
+    """Returns the result of `attempt`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
+    alone = object()  # other coroutines may wait for something else of the same end
+    return await in_turn(alone, attempt, queue.Empty, lambda rest: until_usable(awaited(), rest), timeout)
 
 
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
     import asyncio
 
-    # There is no await between putting a message and returning, so a cancelled call has not put it.
-    deadline = deadline_after(timeout)
-    options = {"move": True} if move else {}
-    pause = _FIRST_POLL_S
-    while True:
-        try:
-            return end.put_nowait(obj, **options)
-        except queue.Full:
-            rest = left(deadline)
-            if rest == 0:
-                raise
+    pause_s = _FIRST_POLL_S
+
+    async def pause(rest: float | None) -> None:
+        nonlocal pause_s
         if end._ready_to_put():
             # There is space, but not for this message. No wake-up reports free bytes, so poll.
-            await asyncio.sleep(pause if rest is None else min(rest, pause))
-            pause = min(2 * pause, _MAX_POLL_S)
+            await asyncio.sleep(pause_s if rest is None else min(rest, pause_s))
+            pause_s = min(2 * pause_s, _MAX_POLL_S)
         else:
             await until_usable(Awaited.to_put(end), rest)
+
+    put_now = functools.partial(end.put_nowait, obj, **({"move": True} if move else {}))
+    return await in_turn(object(), put_now, queue.Full, pause, timeout)
