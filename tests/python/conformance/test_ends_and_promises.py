@@ -111,7 +111,7 @@ GIVEN: dict[str, Any] = {
     "ticket": 0,
     "iterable": (),
     "buffer": bytes(shmtree.pack(1)),
-    "name": "nobody-has-it",
+    "name": "no-such-name",
 }
 
 

@@ -107,7 +107,7 @@ def test_error_tells_if_a_server_may_have_handled_the_request(start, runtime_dir
         assert str(waiting.exception(timeout=30)).endswith(f"{idle.pid} was killed{never}")
 
 
-def test_error_without_a_server_says_that_none_has_handled_the_request():
+def test_error_without_a_server_says_that_none_has_handled_it():
     never = "no server process is left; no server has handled this request"
     service: Service[int] = Service(capacity=1)
     client = Client(service)
