@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
 from . import multiprocessing
+from ._ipc.arguments import deadline_after, left
 from ._ipc.pipe import Connection
 from .errors import ChannelClosed, ConnectionLost
 
@@ -63,12 +63,12 @@ class Remote(Connection):
 
     def poll(self, timeout: float | None = 0.0) -> bool:
         """Returns True if there is an answer, or the end of the stream, in time."""
-        deadline = None if timeout is None else time.monotonic() + max(timeout, 0.0)
+        deadline = deadline_after(timeout)
         while True:
-            left = _SLICE_S if deadline is None else min(deadline - time.monotonic(), _SLICE_S)
-            if super().poll(left):
+            rest = left(deadline)
+            if super().poll(_SLICE_S if rest is None else min(rest, _SLICE_S)):
                 return True
-            if left < _SLICE_S:
+            if rest is not None and rest < _SLICE_S:
                 return False
             self._workers.check(self)
 
@@ -145,13 +145,13 @@ class Workers:
 
     def end(self, processes: Iterable[Any], timeout: float | None) -> None:
         """Ends all workers. Those that do not end by themselves within `timeout` seconds are terminated or killed."""
-        deadline = time.monotonic() + (_END_S if timeout is None else timeout)
+        deadline = deadline_after(_END_S if timeout is None else timeout)
         for remote in self.remotes:
             if not remote.closed:
                 with contextlib.suppress(ChannelClosed, ConnectionLost):
                     remote.send(("close", None))
         for process in processes:
-            process.join(max(deadline - time.monotonic(), 0.0))
+            process.join(left(deadline))
             if process.is_alive():
                 process.terminate()
                 process.join(_SIGTERM_S)

@@ -107,16 +107,20 @@ bool Sender::has_space() const {
 
 Status Sender::wait_for_receivers(std::size_t count, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
-    Status attached = state_->channel().sending().wait_for_receivers(count, wait);
-    return attached ? attached : Status(state_->or_closed(std::move(attached).error()));
+    return state_->or_closed(state_->channel().sending().wait_for_receivers(count, wait));
   });
 }
 
 namespace {
 
-// Waits for acks while the process has any end of the channel, even if this one is closed.
+// If the sender is closed already, waits for acks while the process has any end of the channel.
 Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, const Timeout& timeout,
                 const std::stop_token& stop = {}) {
+  if (!state.is_closed()) {
+    return api::with_waits(state, "sender", timeout, stop, [&](const WaitContext& wait) {
+      return state.or_closed(state.channel().acks().wait(ticket, wait));
+    });
+  }
   return or_out_of_memory([&]() -> Status {
     const api::Call call(state);
     const auto channel = state.any_channel();

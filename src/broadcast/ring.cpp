@@ -571,9 +571,11 @@ bool Ring::may_have_other_publishers() const noexcept {
 
 Status Ring::check_publishers() const {
   if (has_flag(kWaits)) return success();
-  if (tail() != 0) return publishing().check(true);
-  if (publishing().check_attached() || may_have_other_publishers()) return success();
-  return publishing().check_attached();  // a process may have set its word since the first check
+  using Stream = memory::Publishers::Stream;
+  if (tail() != 0) return publishing().check(Stream::kBegun, "published");
+  const auto check_first = [&] { return publishing().check(Stream::kNotBegun, "could publish"); };
+  if (check_first() || may_have_other_publishers()) return success();
+  return check_first();  // a process may have set its word since the first check
 }
 
 bool Ring::has_space() noexcept {

@@ -89,7 +89,8 @@ Status Acks::wait(std::optional<std::uint64_t> ticket, const WaitContext& wait) 
       {control_.shared.acked, control_.sleep_for(memory::WaitFor::kAcks), End::kReceiving, "acknowledgements"}, acked,
       wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
-  return Error{Code::kTimeout, std::to_string(pending()) + " messages were not acknowledged within the timeout"};
+  return Error{Code::kTimeout, std::to_string(pending()) + " messages were not acknowledged within the timeout" +
+                                   ends_.if_unattended(End::kReceiving)};
 }
 
 }  // namespace shmtree::channel

@@ -39,7 +39,7 @@ const char* word_of(KeepOpen keep_open) noexcept {
   switch (keep_open) {
     case KeepOpen::kNo: return "false";
     case KeepOpen::kReceivers: return "true";
-    case KeepOpen::kBoth: return "both";
+    case KeepOpen::kBoth: return "\"both\"";
   }
   return "unknown (the channel is damaged)";
 }
@@ -170,7 +170,7 @@ Status Channel::check_options(const ChannelOptions& options) const {
   const auto on_full = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
   others.compare("on_full", on_full(parts_.control.drops_oldest()), on_full(options.drop_oldest));
   others.compare_flags("portable", parts_.control.is_portable(), options.portable);
-  return others.of("a channel");
+  return others.of(takes_requests() ? "a Service" : "a channel");
 }
 
 ChannelStats Channel::stats() {

@@ -246,6 +246,12 @@ Error Ends::end_error(End end) const {
                                                    : "no receivers are left: every one has closed or exited"};
 }
 
+std::string Ends::if_unattended(End end) const {
+  const bool goes_on = control_.keeps_open(end) || control_.ending() == Ending::kWait;
+  if (!goes_on || has_users(end)) return "";
+  return end == End::kSending ? "; no sender is attached" : "; no receiver is attached";
+}
+
 Error Ends::left_before_use() const {
   return Error{
       Code::kClosed,

@@ -132,6 +132,8 @@ class Ends {
   // Returns the error that the other end gets when this end is over: kShutDown for a shutdown; kPeerDied for the thread
   // that takes the list of deaths; otherwise kClosed.
   Error end_error(End end) const;
+  // Returns what a timeout adds to its text: that no process is attached to the end, if a wait goes on without one.
+  std::string if_unattended(End end) const;
   // Takes the list of killed peers, and returns kPeerDied with their pids. Nothing if the list is empty, also because
   // another thread has just taken it.
   std::optional<Error> take_deaths(End end) const;

@@ -52,7 +52,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
   auto came = memory::wait_until(waiting, wait, what.waited_for, ready, before_sleep);
   if (!came) return std::move(came).error();
   if (*came) return success();
-  return Error{Code::kTimeout, std::string("timed out waiting for ") + what.waited_for};
+  return Error{Code::kTimeout, "timed out waiting for " + (what.waited_for + ends.if_unattended(peers))};
 }
 
 }  // namespace shmtree::channel

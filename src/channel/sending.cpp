@@ -160,7 +160,7 @@ Error Sending::still_full() const {
     const std::string shortage = platform::memory_shortage(kRingStepBytes);
     if (!shortage.empty()) text += "; " + shortage;
   }
-  return Error{Code::kFull, std::move(text)};
+  return Error{Code::kFull, text + parts_.ends.if_unattended(End::kReceiving)};
 }
 
 Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,

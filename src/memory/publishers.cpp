@@ -75,14 +75,15 @@ std::vector<int> Publishers::pids() const {
   return found;
 }
 
-Status Publishers::check(bool begun, const char* did, bool attached_count) const try {
+Status Publishers::check(Stream stream, const char* did) const try {
   std::vector<DeathWord> killed;
   bool is_attached = false;
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const std::uint64_t word = load_acquire(words_.by_slot[slot]);
     const bool publishes = role_of(word) == PublisherRole::kPublishes;
-    if (word == 0 || role_of(word) == PublisherRole::kReads || !(publishes || attached_count)) continue;
+    const bool counts = publishes || (stream == Stream::kNotBegun && role_of(word) != PublisherRole::kReads);
+    if (word == 0 || !counts) continue;
     if (!may_publish(word)) {
       killed.push_back(death_of(word));
     } else if (publishes || identity_of(word) != participants_.current()) {
@@ -92,7 +93,7 @@ Status Publishers::check(bool begun, const char* did, bool attached_count) const
     }
   }
   if (killed.empty()) {
-    return begun && !is_attached
+    return stream != Stream::kEndless && !is_attached
                ? Status(Error{.code = Code::kClosed,
                               .message = "the stream has ended: every publisher has closed or exited"})
                : success();

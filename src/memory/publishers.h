@@ -53,16 +53,18 @@ class Publishers {
   // Returns the living processes that publish. May throw std::bad_alloc.
   std::vector<int> pids() const;
   // Succeeds while a living process publishes. kPeerDied, with the pids, if publishers were killed or failed and none
-  // lives. Otherwise kClosed if `begun` says that one has published. `did` is the verb for the error message.
-  Status check(bool begun, const char* did = "published") const { return check(begun, did, false); }
-  // The same before the first publication, for those that made or opened the object. This process counts only if none
-  // was killed, since it is the one that waits.
-  Status check_attached() const { return check(true, "could publish", true); }
+  // lives; `did` is the verb for its message. Otherwise `stream` decides.
+  enum class Stream {
+    kEndless,   // succeeds
+    kBegun,     // kClosed
+    kNotBegun,  // kClosed. Those that made or opened the object count as publishers. This process counts only if none
+                // was killed, since it is the one that waits.
+  };
+  Status check(Stream stream, const char* did) const;
   // Returns true if the living process of that slot has a word.
   bool has_word(std::uint32_t slot) const noexcept;
 
  private:
-  Status check(bool begun, const char* did, bool attached_count) const;
   // True if the process of this word lives and has not failed.
   bool may_publish(std::uint64_t word) const noexcept;
 

@@ -117,18 +117,24 @@ void call_idle_callback() {
   if (!result) PyErr_WriteUnraisable(idle_callback);
 }
 
-bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out) {
+bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out, const char* what) {
   out->reset();
   if (!timeout || timeout == Py_None) return true;
-  const double seconds = PyFloat_AsDouble(timeout);
-  if (seconds == -1.0 && PyErr_Occurred()) {
-    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-      PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", timeout);
+  const bool is_flag = PyBool_Check(timeout);  // a `block` in the wrong place
+  double seconds = is_flag ? -1.0 : PyFloat_AsDouble(timeout);
+  if (seconds == -1.0 && (is_flag || PyErr_Occurred())) {
+    if (is_flag || PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Format(PyExc_TypeError, "%s is %R; it must be a number of seconds, or None", what, timeout);
     }
-    return false;
+    if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
+    PyErr_Clear();
+    const Ref zero(PyLong_FromLong(0));
+    const int is_negative = zero ? PyObject_RichCompareBool(timeout, zero.get(), Py_LT) : -1;
+    if (is_negative < 0) return false;
+    seconds = is_negative ? 0 : HUGE_VAL;
   }
   if (std::isnan(seconds)) {
-    PyErr_SetString(PyExc_ValueError, "timeout is NaN; it must be a number of seconds, or None");
+    PyErr_Format(PyExc_ValueError, "%s is NaN; it must be a number of seconds, or None", what);
     return false;
   }
   constexpr double kCenturies = 9e9;

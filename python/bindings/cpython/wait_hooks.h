@@ -80,8 +80,8 @@ void call_idle_callback();
 inline std::atomic<bool> idle_wanted{false};
 
 // Converts a `timeout` in seconds: None means no limit, 0 and less means no wait. Returns false with TypeError or
-// ValueError set.
-bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out);
+// ValueError set; they name the argument `what`.
+bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out, const char* what = "timeout");
 // Converts `block` and `timeout` with the meaning they have for queue.Queue: a timeout of None blocks indefinitely, 0
 // and less does not block. Returns false with TypeError or ValueError set.
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out);

@@ -42,6 +42,13 @@ channel::KeepOpen keep_open_of(const py::object& keep_open) {
   return py::bool_(keep_open) ? channel::KeepOpen::kReceivers : channel::KeepOpen::kNo;
 }
 
+std::optional<double> seconds_of_timeout(py::handle timeout, const char* what) {
+  std::optional<std::chrono::nanoseconds> time;
+  if (!parse_timeout(timeout.ptr(), &time, what)) throw py::error_already_set();
+  if (!time) return std::nullopt;
+  return std::chrono::duration<double>(*time).count();
+}
+
 channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
                                     std::uint64_t max_unacked, std::uint64_t max_attempts, const py::object& keep_open,
                                     bool drop_oldest, bool portable, bool is_pipe, bool takes_requests,
@@ -173,6 +180,7 @@ void bind_channel(py::module_& module) {
     memory::note_exit(memory::Failure::kNone);
   });
   module.def("note_process_name", &note_process_name);
+  module.def("parse_timeout", &seconds_of_timeout, "timeout"_a, "what"_a = "timeout");
   module.def(
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, "callback"_a);
   module.def(

@@ -15,8 +15,8 @@ constexpr std::int64_t kFirstPollNs = 40'000'000;
 // True if the wait must end because the end was closed.
 bool EndHooks::is_over() const {
   const auto channel = self_->port.known_channel();  // valid until the end of the call
-  if (until_ == Until::kClosed || !channel) return true;
-  return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().has_users_at_either());
+  if ((was_open_ && until_ != Until::kAlone) || !channel) return true;
+  return !channel->membership().is_used_here() && (until_ != Until::kAlone || !channel->ends().has_users_at_either());
 }
 
 void EndHooks::before_block() noexcept {
@@ -31,7 +31,7 @@ void EndHooks::before_block() noexcept {
 }
 
 bool EndHooks::check_for_unused() const {
-  return !self_ || waiting_since_ns_ == 0 || self_->port.closed(which_) ||
+  return !self_ || waiting_since_ns_ == 0 || until_ == Until::kAttached || self_->port.closed(which_) ||
          warn_of_stalled_wait(self_, which_, waiting_since_ns_, threads() == 1 ? Waiter::kOnlyThread : Waiter::kOther);
 }
 

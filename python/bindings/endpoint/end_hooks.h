@@ -11,15 +11,15 @@ class EndHooks final : public GilHooks {
  public:
   // For waits that continue when an end is closed.
   EndHooks() noexcept = default;
-  // For waits at an end of an object, within a Call of it. The value says when a close ends the wait. With kLeft and
-  // kAlone, the end may be closed already.
+  // For waits at an end of an object, within a Call of it. The value says when a close ends the wait. If the end is
+  // closed already, a wait ends when this process has no end of the channel any more.
   enum class Until {
-    kClosed,  // when another thread closes the end
-    kLeft,    // when this process has no end of the channel any more
-    kAlone,   // when no process has an end of the channel any more
+    kClosed,    // when another thread closes the end
+    kAttached,  // the same, and the wait is for peers to attach: it does not warn of peers that never use their end
+    kAlone,     // when no process has an end of the channel any more
   };
   EndHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
-      : self_(self), which_(which), until_(until) {}
+      : self_(self), which_(which), until_(until), was_open_(!self->port.closed(which)) {}
 
   void before_block() noexcept override;
   bool interrupted() noexcept override;
@@ -34,6 +34,7 @@ class EndHooks final : public GilHooks {
   Endpoint* self_ = nullptr;
   channel::End which_ = channel::End::kSending;
   Until until_ = Until::kClosed;
+  bool was_open_ = false;  // when the call began
   bool was_closed_ = false;
   std::int64_t waiting_since_ns_ = 0;  // 0: the call has not blocked yet
 };

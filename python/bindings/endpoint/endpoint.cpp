@@ -3,9 +3,11 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/objects/deaths.h"
+#include "platform/clock.h"
 
 namespace shmtree::python {
 
@@ -278,6 +281,32 @@ std::shared_ptr<Channel> any_channel(Endpoint* self) {
     set_closed_here(self);
   }
   return nullptr;
+}
+
+namespace {
+
+// Slows down a thread that polls the same message repeatedly. The receiving thread then gets the GIL before the switch
+// interval has passed.
+void let_receive(Endpoint* self, Channel& channel) {
+  using namespace platform::wait_policy;
+  const unsigned long getter = self->getter.load(std::memory_order_relaxed);
+  if (getter == 0 || getter == PyThread_get_thread_ident() || !channel.ready()) return;
+  if (platform::monotonic_ns() - self->getter_ns.load(std::memory_order_relaxed) > kGetterIsThereNs) return;
+  const std::uint64_t received = channel.passed(End::kReceiving) + 1;
+  if (self->polled.exchange(received) != received) return self->polled_again.store(0);
+  const std::uint32_t again = std::min(self->polled_again.fetch_add(1), 16u);
+  const WithoutGil unlocked;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kGetterFirstNs << again, kMaxGetterFirstNs)));
+}
+
+}  // namespace
+
+PyObject* descriptor(PyObject* self, End which, Result<int> (channel::Watchers::*get)(End)) {
+  return with_open(self, which, [&](Channel& channel) {
+    if (which == End::kReceiving) let_receive(as_endpoint(self), channel);
+    auto fd = (channel.watchers().*get)(which);
+    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
+  });
 }
 
 PyObject* wake_descriptor(PyObject* self, End which) {

@@ -129,6 +129,8 @@ bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<ch
 void set_close_callback(PyObject* callback);
 // Calls that callable with `self`. Returns None, or null with a Python error set.
 PyObject* run_close_callback(PyObject* self);
+// Returns the descriptor for poll loops that this function of the channel's Watchers makes.
+PyObject* descriptor(PyObject* self, channel::End which, Result<int> (channel::Watchers::*get)(channel::End));
 // Returns a descriptor that is readable while the end is ready.
 PyObject* wake_descriptor(PyObject* self, channel::End which);
 // For a caller that also polls now and then: returns (descriptor, true if this call opened it), and ends its use.

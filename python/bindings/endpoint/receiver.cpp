@@ -2,10 +2,7 @@
 //
 // Signal handlers run during waits, and while a large object is built. If one of them raises, the message returns to
 // the channel. No handler runs after the object is built and before the call returns it.
-#include <algorithm>
-#include <chrono>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "bindings/cpython/arguments.h"
@@ -22,7 +19,6 @@
 #include "bindings/endpoint/stalled_wait.h"
 #include "bindings/objects/deaths.h"
 #include "endpoint/receive.h"
-#include "platform/clock.h"
 
 namespace shmtree::python {
 namespace {
@@ -231,34 +227,12 @@ PyObject* await_to_get(PyObject* self, PyObject* hub) {
   return await_wake(self, End::kReceiving, hub);
 }
 
-// Slows down a thread that polls the same message repeatedly. The receiving thread then gets the GIL before the switch
-// interval has passed.
-void let_receive(Endpoint* self, Channel& channel) {
-  using namespace platform::wait_policy;
-  const unsigned long getter = self->getter.load(std::memory_order_relaxed);
-  if (getter == 0 || getter == PyThread_get_thread_ident() || !channel.ready()) return;
-  if (platform::monotonic_ns() - self->getter_ns.load(std::memory_order_relaxed) > kGetterIsThereNs) return;
-  const std::uint64_t received = channel.passed(End::kReceiving) + 1;
-  if (self->polled.exchange(received) != received) return self->polled_again.store(0);
-  const std::uint32_t again = std::min(self->polled_again.fetch_add(1), 16u);
-  const WithoutGil unlocked;
-  std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kGetterFirstNs << again, kMaxGetterFirstNs)));
-}
-
-PyObject* descriptor(PyObject* self, Result<int> (channel::Watchers::*get)(End)) {
-  return with_open(self, End::kReceiving, [&](Channel& channel) {
-    let_receive(as_endpoint(self), channel);
-    auto fd = (channel.watchers().*get)(End::kReceiving);
-    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
-  });
-}
-
 PyObject* fileno(PyObject* self, PyObject*) {
-  return descriptor(self, &channel::Watchers::poll_fd);
+  return descriptor(self, End::kReceiving, &channel::Watchers::poll_fd);
 }
 
 PyObject* writable_fileno(PyObject* self, PyObject*) {
-  return descriptor(self, &channel::Watchers::writable_fd);
+  return descriptor(self, End::kReceiving, &channel::Watchers::writable_fd);
 }
 
 PyObject* open_to_wait(PyObject* self, PyObject*) {

@@ -192,9 +192,6 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
   }
   const endpoint::Call call(as_endpoint(self)->port);
   if (!begin_sending(as_endpoint(self))) return nullptr;
-  if (given[1] && PyBool_Check(given[1])) {  // put() of other queues has `block` as its second argument
-    return PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", given[1]);
-  }
   const Span span("shmtree.put_many");
   Ref iterator(PyObject_GetIter(given[0]));
   if (!iterator) return nullptr;
@@ -225,10 +222,7 @@ PyObject* fileno_to_put(PyObject* self, PyObject*) {
 }
 
 PyObject* writable_fileno_to_put(PyObject* self, PyObject*) {
-  return with_open(self, End::kSending, [](Channel& channel) {
-    auto fd = channel.watchers().writable_fd(End::kSending);
-    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
-  });
+  return descriptor(self, End::kSending, &channel::Watchers::writable_fd);
 }
 
 PyObject* check_receivers(PyObject* self, PyObject*) {
@@ -262,12 +256,12 @@ PyObject* has_space(PyObject* self, PyObject*) {
   });
 }
 
-// Acks can be awaited after close(), as long as this process has another object of the channel.
+// A call after close() waits as long as this process has another object of the channel.
 PyObject* wait_for(PyObject* self, std::optional<std::uint64_t> ticket, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
   return with_any(self, [&](Channel& channel) {
-    EndHooks hooks(as_endpoint(self), End::kSending, EndHooks::Until::kLeft);
+    EndHooks hooks(as_endpoint(self), End::kSending);
     return none_or_raise(as_endpoint(self), hooks, channel.acks().wait(ticket, {deadline, &hooks}));
   });
 }
@@ -303,7 +297,7 @@ PyObject* wait_for_receivers(PyObject* self, PyObject* const* args, Py_ssize_t n
   const unsigned long long count = PyLong_AsUnsignedLongLong(given[0]);
   if (PyErr_Occurred()) return nullptr;
   return with_open(self, End::kSending, [&](Channel& channel) {
-    EndHooks hooks(as_endpoint(self), End::kSending);
+    EndHooks hooks(as_endpoint(self), End::kSending, EndHooks::Until::kAttached);
     return none_or_raise(as_endpoint(self), hooks, channel.sending().wait_for_receivers(count, {deadline, &hooks}));
   });
 }
@@ -341,9 +335,8 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
     });
   }
   return with_any(self, [&](Channel& channel) {
-    using Until = EndHooks::Until;
     Endpoint* const end = as_endpoint(self);
-    EndHooks hooks(end, End::kSending, end->port.closed(End::kSending) ? Until::kLeft : Until::kClosed);
+    EndHooks hooks(end, End::kSending);
     const std::string_view given_order(order, static_cast<std::size_t>(order_bytes));
     PyObject* array = new_array(channel.arena(), {given[0], dtype, given_order, zeroed, false}, hooks);
     if (!array && hooks.was_closed()) set_closed_here(end);

@@ -344,13 +344,8 @@ def default_arena() -> Arena:
     return Arena._of(arenas.default_arena(), None)
 
 
-def home_for(arena: Arena | None, name: str | None) -> _core.Arena:
-    """Returns the arena for a new object.
-
-    That is `arena` if given, a new arena for a named object, and the process's default arena otherwise.
-    """
-    if arena is not None:
-        return arena._open()
+def home_for(name: str | None) -> _core.Arena:
+    """Returns the arena for a new object: its own for a named object, and the process's default arena otherwise."""
     return arenas.default_arena() if name is None else _core.Arena.create(0, 0, False)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
-from numbers import Real
+import time
 from typing import Any
+
+from .. import _core
 
 
 def whole(what: str, value: Any) -> int:
@@ -26,11 +28,23 @@ def natural(what: str, value: Any) -> int:
     return number
 
 
-def seconds(what: str, value: Any) -> float:
-    """Returns `value`, a time in seconds, as a float. Raises TypeError if it is not a number."""
-    if not isinstance(value, Real):
-        raise TypeError(f"{what} is {value!r}; it must be a number of seconds, or None")
-    return float(value)
+def deadline_after(timeout: Any, what: str = "timeout") -> float | None:
+    """Returns the time at which a timeout ends; None for never. Raises TypeError or ValueError for a wrong timeout."""
+    seconds = _core.parse_timeout(timeout, what)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def left(deadline: float | None) -> float | None:
+    """Returns the seconds until then, at least 0."""
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+def core_of(arena: Any) -> _core.Arena | None:
+    """Returns the core's object of an Arena. Raises TypeError for anything else, except None."""
+    core = arena._open() if hasattr(arena, "_open") else arena
+    if core is not None and not isinstance(core, _core.Arena):
+        raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
+    return core
 
 
 def limit(what: str, value: int | None) -> int:

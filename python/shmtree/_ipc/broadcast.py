@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import queue
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
@@ -16,12 +14,12 @@ from .._process.names import BROADCAST
 from .._public import made_by
 from ..errors import ChannelClosed
 from .arena import Arena
-from .arguments import limit, natural, one_of, seconds, whole
-from .channel import KeepOpen, checked_keep_open
+from .arguments import deadline_after, left, limit, natural, one_of, whole
+from .channel import KeepOpen, checked_keep_open, shown
 from .item_type import T
 from .publisher import Published
 from .stats import BroadcastStats
-from .waiting import in_turn, receive_async
+from .waiting import in_turn, next_async, receive_async
 from .wake_hub import Awaited, until_usable, wake_waiting
 
 if TYPE_CHECKING:
@@ -191,11 +189,11 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
             queue.Full: Not all items were put within `timeout` seconds. This and every other error has the number of
                 items that were put as its attribute `sent`.
         """
-        deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        deadline = deadline_after(timeout)
         sent = 0
         try:
             for item in iterable:
-                self._put(item, True, None if deadline is None else max(deadline - time.monotonic(), 0), False)
+                self._put(item, True, left(deadline), False)
                 sent += 1
         except Exception as error:
             error.sent = sent  # type: ignore[attr-defined]
@@ -222,16 +220,15 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
                 is_locked = True
                 raise
 
-        async def pause(left: float | None) -> None:
+        async def pause(rest: float | None) -> None:
             if is_locked:  # by a process that was stopped; no wake-up reports that it continues
-                await asyncio.sleep(_LOCKED_S if left is None else min(left, _LOCKED_S))
+                await asyncio.sleep(_LOCKED_S if rest is None else min(rest, _LOCKED_S))
             else:
                 ask = functools.partial(self._await_to_put, first_unread)
                 is_ready = functools.partial(self._ready_to_put, first_unread)
-                await until_usable(Awaited((self._name_to_put(), id(self)), ask, is_ready), left)
+                await until_usable(Awaited((self._name_to_put(), id(self)), ask, is_ready), rest)
 
-        most = None if timeout is None else seconds("timeout", timeout)
-        return await in_turn(self, put_now, (queue.Full, TimeoutError), pause, most)
+        return await in_turn(self, put_now, (queue.Full, TimeoutError), pause, timeout)
 
     def wait_for_subscribers(self, n: int, timeout: float | None = None) -> None:
         """Blocks until there are at least `n` subscriptions, so that their subscribers get the next message.
@@ -295,11 +292,7 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         return self._ring.capacity
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                stats = self._stats()
-                return f"<Broadcast, {stats['put']} put, {stats['subscribers']} subscribed>"
-        return "<Broadcast, closed>"
+        return shown(self, lambda: "{put} put, {subscribers} subscribed".format(**self._stats()))
 
 
 @made_by("Broadcast.subscribe()")
@@ -398,8 +391,7 @@ class Subscriber(Generic[T]):
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> T:
         """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
-        most = None if timeout is None else seconds("timeout", timeout)
-        return await receive_async(self, functools.partial(self.get_nowait, copy=copy), most)
+        return await receive_async(self, functools.partial(self.get_nowait, copy=copy), timeout)
 
     def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
         """Returns the next message with its tensors, and its numeric arrays as tensors, copied to a torch device.
@@ -439,10 +431,7 @@ class Subscriber(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await self.get_async()
-        except ChannelClosed:
-            raise StopAsyncIteration from None
+        return await next_async(self.get_async)
 
     def fileno(self) -> int:
         """Returns a descriptor that is readable while there is a message or no publisher is left, for poll loops.
@@ -514,10 +503,7 @@ class Subscriber(Generic[T]):
         self.close()
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                return f"<Subscriber, {self.qsize()} unread, {self.missed} missed>"
-        return "<Subscriber, closed>"
+        return shown(self, lambda: f"{self.qsize()} unread, {self.missed} missed")
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:

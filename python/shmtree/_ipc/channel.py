@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from .. import _core
@@ -82,6 +83,14 @@ class Rates:
         return stats
 
 
+def shown(end: Any, state: Callable[[], str]) -> str:
+    """Returns the repr of an end: its class, and `state` or "closed"."""
+    text = "closed"
+    with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+        text = "closed" if end.closed else state()
+    return f"<{type(end).__name__}, {text}>"
+
+
 class End:
     """Base of all ends: statistics of the channel, and use as a context manager."""
 
@@ -141,11 +150,9 @@ class End:
         self.close()
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                stats = self._channel.stats()
-                return f"<{type(self).__name__}, {stats['queued']} of {stats['capacity'] or 'unlimited'} queued>"
-        return f"<{type(self).__name__}, closed>"
+        return shown(
+            self, lambda: "{queued} of {} queued".format(self.capacity or "unlimited", **self._channel.stats())
+        )
 
 
 @made_by("shmtree.create_pair()", "shmtree.open_sender()")
@@ -299,10 +306,7 @@ class Receiver(_core.ReceiverBase[T], End):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await self.get_async()
-        except ChannelClosed:
-            raise StopAsyncIteration from None
+        return await waiting.next_async(self.get_async)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, True)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic
 from .. import _core
 from ..errors import ChannelClosed, PeerDied, RemoteError, WorkerFailed
 from .arena import Arena
-from .arguments import seconds
+from .arguments import core_of, deadline_after, left
 from .channel import Sender
 from .item_type import ReplyT, T
 from .pairs import open_sender
-from .service import Header, Service, deadline_after, left, loaded, refusals_of_the_value
+from .service import Header, Service, loaded, refusals_of_the_value
 from .stats import ChannelStats
 
 if TYPE_CHECKING:
@@ -84,15 +84,15 @@ class _Line:
     def forget(self, number: int) -> None:
         self._pending.pop(number, None)
 
-    def end(self, why: Callable[[], Exception]) -> None:
-        """Fails every pending request with the exception that `why` returns."""
+    def end(self, why: Callable[[_Reply], Exception]) -> None:
+        """Fails every pending request with the exception that `why` returns for it."""
         with self._lock:
             self.ended = True
             pending, self._pending = self._pending, {}
         self._replies.close()
         for future in pending.values():
             if future.set_running_or_notify_cancel():
-                future.set_exception(why())
+                future.set_exception(why(future))
 
     def note_sent(self, future: _Reply, ticket: int, deaths: int) -> None:
         """Notes the ticket of a request. `deaths`: `self.deaths` before the put, to detect a server's death since."""
@@ -108,7 +108,7 @@ class _Line:
             pending = list(self._pending.items())
         for number, future in pending:
             if future.ticket is not None and future.ticket < received and future.ticket not in unacked:
-                self._fail(number, _lost(death))
+                self._fail(number, _lost(death, _MAY_BE_DONE))
 
     def _fail(self, number: int, error: Exception) -> None:
         future = self._pending.pop(number, None)
@@ -120,7 +120,7 @@ class _Line:
         self._make_locks()
         for future in self._pending.values():
             futures.Future.__init__(future)  # another thread may have held its lock
-        self.end(lambda: ChannelClosed("the parent of this process asked, and has the reply"))
+        self.end(lambda _: ChannelClosed("the parent of this process asked, and has the reply"))
 
     def start(self) -> None:
         """Starts the receiving thread, unless it runs already."""
@@ -146,7 +146,7 @@ class _Line:
                 while not (future.done() or self.ended or self._thread is not None or left(deadline) == 0):
                     self._receive(deadline)
             except BaseException:  # Ctrl-C, possibly after replies for other threads were received
-                self.end(lambda: ChannelClosed("a call that received the replies of all was interrupted"))
+                self.end(lambda _: ChannelClosed("a call that received the replies of all was interrupted"))
                 raise
             finally:
                 self._receiving = None
@@ -161,7 +161,7 @@ class _Line:
                 while not self.ended:
                     self._receive(None)
         finally:  # also after an exception from a future's callback
-            self.end(lambda: ChannelClosed("the thread that received the replies has ended"))
+            self.end(lambda _: ChannelClosed("the thread that received the replies has ended"))
 
     def _receive(self, deadline: float | None) -> None:
         """Receives the replies that arrive within a tick."""
@@ -218,7 +218,7 @@ class _Line:
             with self._lock:
                 late = [number for number, future in self._pending.items() if now > future.serve_by]
             for number in late:
-                self._fail(number, _lost(death))
+                self._fail(number, _lost(death, "; a server that starts later may handle this request"))
 
     def _lose_servers(self, death: Exception | None) -> None:
         """Fails the requests that have no reply. `death` is the error of the servers' channel, if any."""
@@ -229,7 +229,14 @@ class _Line:
                 continue
             except Exception:  # no reply is left
                 break
-        self.end(functools.partial(_lost, death))
+        self._replies.close()  # a server that has not begun a request cannot begin it any more
+        received = self._requests.stats()["received"]
+
+        def why(future: _Reply) -> PeerDied:
+            may_be_done = future.ticket is None or future.ticket < received
+            return _lost(death, _MAY_BE_DONE if may_be_done else _NOT_DONE)
+
+        self.end(why)
 
     def _settle_all(self, replies: list[Any]) -> None:
         for reply in replies:
@@ -272,15 +279,17 @@ class _Reply(futures.Future[Any]):
             self.line.check_may_wait()
 
 
-def _lost(death: Exception | None) -> PeerDied:
+_MAY_BE_DONE = "; a server may have handled this request before it exited"
+_NOT_DONE = "; no server has handled this request"
+
+
+def _lost(death: Exception | None, outcome: str) -> PeerDied:
     """Returns the error of a request after the last server has gone; `death`: the error of the servers' channel."""
     pids = death.pids if isinstance(death, PeerDied) else ()
     is_failure = isinstance(death, WorkerFailed)
     end = "failed" if is_failure else "was killed"
     served = f"server process {', '.join(map(str, pids))} {end}" if pids else "no server process is left"
-    error = (WorkerFailed if is_failure else PeerDied)(
-        f"{served}; a server may have handled this request before it exited"
-    )
+    error = (WorkerFailed if is_failure else PeerDied)(served + outcome)
     error.pids = pids
     if isinstance(error, WorkerFailed) and isinstance(death, WorkerFailed):
         error.exit_code = death.exit_code
@@ -289,10 +298,10 @@ def _lost(death: Exception | None) -> PeerDied:
 
 def _serve_by(retry: float | None, deadline: float | None) -> float | None:
     """Returns the time until which a call retries; None for never."""
-    if retry is None:
-        return math.inf if deadline is None else deadline
-    by = time.monotonic() + seconds("retry", retry)
-    return (by if deadline is None else min(by, deadline)) if retry > 0 else None
+    by = deadline_after(retry, "retry")
+    if left(by) == 0:
+        return None
+    return min(math.inf if each is None else each for each in (by, deadline))
 
 
 def _pause_before_retry(error: PeerDied | RemoteError, serve_by: float | None) -> float | None:
@@ -352,6 +361,7 @@ class Client(Generic[T, ReplyT]):
         if not self._requests._channel.takes_requests:
             raise ValueError(f"service is {service!r}, which is not the channel of a Service")
         self._requests._send_requests()
+        core_of(arena)  # raises for anything else than an Arena
         self._arena = arena
         self._waits: bool = self._requests._channel.waits_for_receivers
         self._lines: dict[bool, _Line] = {}  # by whether their requests wait for the next server
@@ -460,10 +470,7 @@ class Client(Generic[T, ReplyT]):
         line.start()
         try:
             with refusals_of_the_value():
-                try:
-                    ticket = self._requests.put_nowait(message)
-                except queue.Full:
-                    ticket = await self._requests.put_async(message, left(deadline))
+                ticket = await self._requests.put_async(message, left(deadline))
             line.note_sent(future, ticket, deaths)
             return await asyncio.wait_for(asyncio.wrap_future(future), left(deadline))
         except (asyncio.TimeoutError, queue.Full):
@@ -477,13 +484,18 @@ class Client(Generic[T, ReplyT]):
         """Returns counts of the service's requests, as `Sender.stats`; `receivers` is the number of servers."""
         return self._requests.stats()
 
+    @property
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
+        return self._closed
+
     def close(self) -> None:
         """Fails the requests in flight with ChannelClosed, and ends the thread. Idempotent."""
         with self._lock:
             self._closed = True
             lines, self._lines = self._lines, {}
         for line in lines.values():
-            line.end(lambda: ChannelClosed("this client is closed"))
+            line.end(lambda _: ChannelClosed("this client is closed"))
         self._requests.close()
 
     def __enter__(self) -> Self:
@@ -557,7 +569,7 @@ class Client(Generic[T, ReplyT]):
 
     def _gone(self, error: ChannelClosed) -> Exception:
         """Returns the error of a request that was not sent because the channel is closed."""
-        return error if self._closed or self._requests.closed else _lost(None)
+        return error if self._closed or self._requests.closed else _lost(None, _NOT_DONE)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

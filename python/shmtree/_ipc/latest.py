@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Generic, cast
 
 from .. import _core
 from .._process.names import LATEST
-from ..errors import ChannelClosed
 from .arena import Arena
-from .arguments import natural, seconds
+from .arguments import natural
+from .channel import shown
 from .item_type import T
 from .publisher import Published
 from .stats import LatestStats
@@ -152,7 +151,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
                 functools.partial(self._await_newer, known),
                 functools.partial(self._is_newer, known),
             ),
-            None if timeout is None else seconds("timeout", timeout),
+            timeout,
         )
 
     def stats(self) -> LatestStats:
@@ -166,7 +165,4 @@ class Latest(Published, _core.LatestBase, Generic[T]):
         return cast("LatestStats", self._stats())
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self.closed:
-                return f"<Latest, version {self.version}>"
-        return "<Latest, closed>"
+        return shown(self, lambda: f"version {self.version}")

@@ -8,6 +8,7 @@ from .. import _core
 from .._process.names import CHANNEL, KINDS, open_known
 from .._public import made_by
 from .arena import Arena
+from .arguments import core_of
 from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 from .item_type import T
 
@@ -77,12 +78,6 @@ def create_pair(
     """
     terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
     return make_pair(core_of(arena), terms, name, allow_pickle, exist_ok)
-
-
-def core_of(arena: Arena | None) -> _core.Arena | None:
-    if arena is not None and not isinstance(arena, Arena):
-        raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    return None if arena is None else arena._open()
 
 
 _E = TypeVar("_E", Sender, Receiver)

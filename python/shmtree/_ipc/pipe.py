@@ -120,8 +120,7 @@ class Connection:
         Args:
             timeout: Seconds to wait; None waits indefinitely.
         """
-        receiver = self._reading()
-        return receiver._wait_until_ready(None if timeout is None else max(timeout, 0.0))
+        return self._reading()._wait_until_ready(timeout)
 
     def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
         """Sends the bytes of a buffer for `recv_bytes`.

@@ -10,6 +10,7 @@ from .._process.names import open_known
 from ..errors import ChannelClosed
 from . import arrays
 from .arena import Arena, home_for
+from .arguments import core_of
 from .wake_hub import wake_waiting
 
 if TYPE_CHECKING:
@@ -72,10 +73,10 @@ class Published:
 
     def _create(self, name: str | None, arena: Arena | None, exist_ok: bool, allow: bool, *terms: Any) -> None:
         """Makes a shared object with `terms`, or opens the one of that name if `exist_ok` allows it."""
-        given = arena._open() if arena is not None else None
+        given = core_of(arena)
 
         def make() -> tuple[Any, _core.Name | None]:
-            thing = self._THING.create(home_for(arena, name), *terms)
+            thing = self._THING.create(given or home_for(name), *terms)
             if name is None:
                 return thing, None
             return thing, names.create_name(name, self._KIND, thing.arena, thing.block)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from .. import _core
 from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
-from ..errors import ChannelClosed, ShutDown
 from . import waiting
-from .arguments import limit, one_of, whole
+from .arguments import core_of, limit, one_of, whole
 from .channel import End, Rates, Terms, new_channel
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
@@ -73,12 +72,9 @@ class BaseQueue(_core.QueueBase[_T], End):
         if exist_ok and name is None:
             raise ValueError("exist_ok requires a name")
         self._maxsize = max(whole("maxsize", maxsize), 0)
-        if arena is not None and not hasattr(arena, "_open"):
-            raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-        home = arena._open() if arena is not None else None
         ending = _ENDINGS[one_of("on_peer_death", on_peer_death, "wait", "raise")]
         terms = Terms(self._maxsize, limit("max_bytes", max_bytes), ending, portable=bool(portable))
-        self._become(*new_channel(home, terms, allow_pickle, name, QUEUE, bool(exist_ok)))
+        self._become(*new_channel(core_of(arena), terms, allow_pickle, name, QUEUE, bool(exist_ok)))
 
     def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
         self._attach(channel, allow_pickle)
@@ -146,10 +142,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         return self
 
     async def __anext__(self) -> _T:
-        try:
-            return await self.get_async()
-        except (ChannelClosed, ShutDown):
-            raise StopAsyncIteration from None
+        return await waiting.next_async(self.get_async)
 
     async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> None:
         """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""

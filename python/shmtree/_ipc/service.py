@@ -24,9 +24,8 @@ from .._process import handles, lifetime
 from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
-from .arguments import seconds
-from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms
-from .pairs import core_of
+from .arguments import core_of, deadline_after, left
+from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms, shown
 from .stats import ChannelStats
 from .waiting import receive_async
 
@@ -88,14 +87,6 @@ def _name_in_value(refusal: PickleRefused) -> None:
         place = f"It is at {path} of the message" if path else "It is the message itself"
         refusal.args = (str(refusal).replace(f"It is at {refusal.path} of the message", place),)
         refusal.path = path
-
-
-def deadline_after(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + seconds("timeout", timeout)
-
-
-def left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
@@ -187,7 +178,7 @@ class Request(Generic[_T]):
         A value that cannot be sent raises as in `Sender.put`, and fails the request: the client's call raises
         RemoteError with the name and text of that error.
         """
-        _check_timeout(timeout)
+        deadline_after(timeout)  # raises for a wrong one, before anything is sent
         replies = self._take_replies()
         if replies is None:
             return False
@@ -218,7 +209,7 @@ class Request(Generic[_T]):
         Raises:
             ValueError: A reply was sent.
         """
-        _check_timeout(timeout)
+        deadline_after(timeout)  # raises for a wrong one, before anything is sent
         cause = self._cause or _name_of(error)
         replies = self._take_replies()
         if replies is None:
@@ -289,12 +280,6 @@ def _fail_unanswered() -> None:
 
 
 lifetime.before_leaving(_fail_unanswered)
-
-
-def _check_timeout(timeout: object) -> None:
-    """Raises TypeError for a timeout that is not a number, before anything is sent."""
-    if timeout is not None:
-        seconds("timeout", timeout)
 
 
 def _name_of(error: BaseException | str) -> tuple[str, str]:
@@ -394,6 +379,9 @@ class Service(Generic[_T]):
             if request is not None:
                 return request
 
+    #: `x in service` raises TypeError. By iteration, it would receive every request.
+    __contains__ = None
+
     def __iter__(self) -> Iterator[Request[_T]]:
         with contextlib.suppress(ChannelClosed):
             while True:
@@ -405,14 +393,16 @@ class Service(Generic[_T]):
                 yield await self.get_async()
 
     def __repr__(self) -> str:
-        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-            if not self._receiver.closed:
-                return f"<Service, {self._receiver.qsize()} queued>"
-        return "<Service, closed>"
+        return shown(self, lambda: f"{self._receiver.qsize()} queued")
 
     def stats(self) -> ChannelStats:
         """Returns counts of its requests, as `Receiver.stats`; `receivers` is the number of server processes."""
         return self._receiver.stats()
+
+    @property
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
+        return self._receiver.closed
 
     def close(self) -> None:
         """Stops serving in this process. It can still answer the requests that it has. Idempotent."""

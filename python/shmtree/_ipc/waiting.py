@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from .arguments import seconds
+from ..errors import ChannelClosed, ShutDown
+from .arguments import deadline_after, left
 from .wake_hub import SLICE_S, Awaited, until_usable, until_woken, wake
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
         TypeError: `receivers` is not a list, or an object in it has no ``fileno``.
     """
     objects = _checked(receivers)
-    deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+    deadline = deadline_after(timeout)
     with _Descriptors() as descriptors, selectors.DefaultSelector() as selector:
         watched: dict[int, list[T]] = {}
         while True:
@@ -57,11 +58,11 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
             ]
             if ready:
                 return [each for each in objects if each in ready]
-            left = SLICE_S if deadline is None else min(deadline - time.monotonic(), SLICE_S)
-            if left <= 0 or not objects:
+            rest = left(deadline)
+            if rest == 0 or not objects:
                 return []
             began = time.monotonic()
-            selector.select(left)
+            selector.select(SLICE_S if rest is None else min(rest, SLICE_S))
             for each in objects:
                 if hasattr(each, "_note_wait_to_get"):
                     each._note_wait_to_get(time.monotonic() - began)
@@ -134,7 +135,7 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
 async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
     """Returns the result of `receive_now`, which raises queue.Empty if there is nothing to receive."""
     return await in_turn(
-        receiver, receive_now, queue.Empty, lambda left: until_usable(Awaited.to_get(receiver), left), timeout
+        receiver, receive_now, queue.Empty, lambda rest: until_usable(Awaited.to_get(receiver), rest), timeout
     )
 
 
@@ -153,14 +154,14 @@ async def in_turn(
     import asyncio
 
     # There is no await between an attempt that succeeds and the return, so a cancelled coroutine has done nothing.
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_after(timeout)
     loop = asyncio.get_running_loop()
     key = (id(loop), id(end))
     if key not in _lines:
         try:
             return attempt()
         except not_yet:
-            if timeout is not None and timeout <= 0:
+            if left(deadline) == 0:
                 raise
     line = _lines.setdefault(key, deque())
     turn = loop.create_future()
@@ -168,16 +169,16 @@ async def in_turn(
     line.append(place)
     try:
         if line[0] is not place:
-            await until_woken(turn, None if deadline is None else deadline - time.monotonic())
+            await until_woken(turn, left(deadline))
         # A coroutine that is still not the first one in line has reached its deadline. It makes a single attempt.
         while True:
             try:
                 return attempt()
             except not_yet:
-                left = None if deadline is None else deadline - time.monotonic()
-                if (left is not None and left <= 0) or line[0] is not place:
+                rest = left(deadline)
+                if rest == 0 or line[0] is not place:
                     raise
-            await pause(left)
+            await pause(rest)
     finally:
         line.remove(place)
         if not line:
@@ -186,40 +187,33 @@ async def in_turn(
             wake(first)
 
 
-async def until(
-    get: Callable[[], T],
-    awaited: Callable[[], Awaited],
-    timeout: float | None,
-) -> T:
-    """Returns the result of `get`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        try:
-            return get()
-        except queue.Empty:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise
-        await until_usable(awaited(), left)
+async def next_async(get_async: Callable[[], Awaitable[T]]) -> T:
+    """Returns the next item of an ``async for``."""
+    try:
+        return await get_async()
+    except (ChannelClosed, ShutDown):
+        raise StopAsyncIteration from None
+
+
+async def until(attempt: Callable[[], T], awaited: Callable[[], Awaited], timeout: float | None) -> T:
+    """Returns the result of `attempt`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
+    alone = object()  # other coroutines may wait for something else of the same end
+    return await in_turn(alone, attempt, queue.Empty, lambda rest: until_usable(awaited(), rest), timeout)
 
 
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
     import asyncio
 
-    # There is no await between putting a message and returning, so a cancelled call has not put it.
-    deadline = None if timeout is None else time.monotonic() + timeout
-    options = {"move": True} if move else {}
-    pause = _FIRST_POLL_S
-    while True:
-        try:
-            return end.put_nowait(obj, **options)
-        except queue.Full:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise
+    pause_s = _FIRST_POLL_S
+
+    async def pause(rest: float | None) -> None:
+        nonlocal pause_s
         if end._ready_to_put():
             # There is space, but not for this message. No wake-up reports free bytes, so poll.
-            await asyncio.sleep(pause if left is None else min(left, pause))
-            pause = min(2 * pause, _MAX_POLL_S)
+            await asyncio.sleep(pause_s if rest is None else min(rest, pause_s))
+            pause_s = min(2 * pause_s, _MAX_POLL_S)
         else:
-            await until_usable(Awaited.to_put(end), left)
+            await until_usable(Awaited.to_put(end), rest)
+
+    put_now = functools.partial(end.put_nowait, obj, **({"move": True} if move else {}))
+    return await in_turn(object(), put_now, queue.Full, pause, timeout)

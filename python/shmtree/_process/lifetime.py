@@ -98,10 +98,16 @@ def _error_of_program() -> BaseException | None:
     error = getattr(sys, "last_exc", getattr(sys, "last_value", None))
     if not isinstance(error, BaseException) or error.__traceback__ is None or hasattr(sys, "ps1"):
         return None
-    # Event loops print the exceptions of callbacks in the same way, and then continue.
+    import opcode  # few programs get here
+
+    # Event loops print the exceptions of callbacks in the same way, and then continue. So may the program, which then
+    # ends somewhere else. It also does if it raises the exception again.
     frame = error.__traceback__.tb_frame
     module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
-    return error if (module, function) in (("__main__", "<module>"), ("runpy", "_run_module_as_main")) else None
+    is_program = (module, function) in (("__main__", "<module>"), ("runpy", "_run_module_as_main"))
+    raised_again = "RAISE" in opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+    has_ended = raised_again or frame.f_lasti == error.__traceback__.tb_lasti
+    return error if is_program and has_ended else None
 
 
 def _after_fork() -> None:

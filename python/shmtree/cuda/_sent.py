@@ -214,7 +214,8 @@ def wait(timeout: float | None, only_from_others: bool = False) -> bool:
 
     With `only_from_others`, gives up once no other process is attached that could release the rest.
     """
-    end = None if timeout is None else time.monotonic() + timeout
+    seconds = _core.parse_timeout(timeout)
+    end = None if seconds is None else time.monotonic() + seconds
     while look():
         if only_from_others:
             with _lock:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import queue
-import time
 from typing import Any, NamedTuple
 
 from .. import errors
 from .._codec.frames import pack
-from .._ipc.arguments import natural, seconds
+from .._ipc.arguments import deadline_after, left, natural
 from .._ipc.latest import Latest as LocalLatest
 from . import _frames, _handles
 from ._deaths import told_of_end
@@ -83,12 +82,11 @@ class Latest:
         if self._is_home:
             return self._local.get(newer_than, timeout, copy=copy)
         natural("newer_than", newer_than)
-        deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        deadline = deadline_after(timeout)
         here = 0
         while True:
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             try:
-                here, (version, value) = self._local.get(here, left, copy=copy)
+                here, (version, value) = self._local.get(here, left(deadline), copy=copy)
             except (errors.ChannelClosed, errors.PeerDied):
                 if self._local.closed:
                     raise

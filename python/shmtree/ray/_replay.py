@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import replay
-from .._ipc.arguments import one_of, seconds
+from .._ipc.arguments import deadline_after, one_of
 from .._process import lifetime
 from ..errors import ChannelClosed
 from ..replay import (
@@ -269,7 +269,7 @@ class ReplayBuffer:
     ) -> Batch:
         table = terms.table(self._spec)
         of_buffer = one_of("weights", weights, "batch", "buffer") == "buffer"
-        deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+        deadline = deadline_after(timeout)
         how = {"beta": self._beta(table, beta), "of_buffer": of_buffer}
         without: set[int] = set()  # shards that had no such rows
         while True:

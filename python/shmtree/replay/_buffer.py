@@ -10,6 +10,7 @@ import numpy as np
 from .. import _core
 from .._codec.whole_files import AnyPath
 from .._ipc.arena import Arena
+from .._ipc.arguments import core_of
 from .._process import handles, names
 from .._process.names import REPLAY, open_known
 from ..errors import ChannelClosed
@@ -101,15 +102,16 @@ class ReplayBuffer:
         seed: int | None,
         exist_ok: bool = False,
     ) -> None:
+        home = core_of(arena)
+
         def make() -> tuple[_core.Replay, _core.Name | None]:
-            core = _memory.make(spec, size, arena)
+            core = _memory.make(spec, size, home)
             return core, names.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
 
         def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
             found = open_known(name, REPLAY)
             core = _core.Replay.open(found.arena, found.block, lambda made: _spec.Spec.of(made).nests())
-            given = arena._open() if arena is not None else None
-            names.check_known(name, found.arena, given, lambda: _memory.check(core, spec, size, arena))
+            names.check_known(name, found.arena, home, lambda: _memory.check(core, spec, size, home))
             return core, found
 
         core, of_name = names.open_or_make(name, exist_ok, known, make)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._ipc.arena import Arena
 from . import _rows
 from ._numbers import positive
 from ._spec import Spec
@@ -19,12 +18,10 @@ _MIN_SPARE = 16 << 20
 Array = np.ndarray[Any, Any]
 
 
-def _available(arena: Arena | None) -> tuple[int, str]:
+def _available(arena: _core.Arena | None) -> tuple[int, str]:
     """Returns the bytes available for a buffer, and a text that names what limits them, for errors."""
     if arena is None:
         return _core.available_memory(), "this machine has only"
-    if not isinstance(arena, Arena):
-        raise TypeError(f"arena is {arena!r}; it must be a shmtree.Arena, or None for one of the buffer's own")
     return arena.max_bytes, "the arena has only"
 
 
@@ -37,7 +34,7 @@ class Size(NamedTuple):
     streams: int
 
 
-def _terms(core: _core.ReplaySpec, size: Size, arena: Arena | None) -> tuple[int, int, int]:
+def _terms(core: _core.ReplaySpec, size: Size, arena: _core.Arena | None) -> tuple[int, int, int]:
     """Returns the number of rows, the chunk (0: chosen by the core), and the number of streams."""
     terms = (positive("chunk", size.chunk) if size.chunk is not None else 0, positive("streams", size.streams))
     capacity = size.capacity
@@ -46,13 +43,13 @@ def _terms(core: _core.ReplaySpec, size: Size, arena: Arena | None) -> tuple[int
     return (positive("capacity", capacity), *terms)
 
 
-def check(made: _core.Replay, spec: Spec, size: Size, arena: Arena | None) -> None:
+def check(made: _core.Replay, spec: Spec, size: Size, arena: _core.Arena | None) -> None:
     """Raises ValueError, with the differences, unless a buffer was made with these arguments."""
     core = spec.core()
     made.check_options(core, *_terms(core, size, arena))
 
 
-def make(spec: Spec, size: Size, arena: Arena | None) -> _core.Replay:
+def make(spec: Spec, size: Size, arena: _core.Arena | None) -> _core.Replay:
     """Makes a new buffer."""
     core = spec.core()
     rows, chunk, streams = _terms(core, size, arena)
@@ -60,15 +57,17 @@ def make(spec: Spec, size: Size, arena: Arena | None) -> _core.Replay:
     return _core.Replay.create(home, core, rows, chunk, streams, spec.nests())
 
 
-def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
+def _home_for(needed: int, rows: int, arena: _core.Arena | None) -> _core.Arena:
     """Returns an arena in which a full buffer of `needed` bytes fits."""
     left, owner_has = _available(arena)
     if needed > left:
         raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, but {owner_has} {left}")
-    return _core.Arena.create(needed + max(_MIN_SPARE, needed // 8), 0, False) if arena is None else arena._open()
+    return arena or _core.Arena.create(needed + max(_MIN_SPARE, needed // 8), 0, False)
 
 
-def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
+def _capacity_within(
+    spec: _core.ReplaySpec, max_bytes: int, arena: _core.Arena | None, chunk: int, streams: int
+) -> int:
     """Returns the number of rows of a buffer of at most `max_bytes`."""
     capacity = spec.capacity_within(max_bytes, chunk, streams)
     left, owner_has = _available(arena)

@@ -13,7 +13,8 @@ import torch
 import torch.multiprocessing.reductions
 
 from .. import _core
-from .._ipc.arena import Arena, default_arena
+from .._ipc.arena import Arena
+from .._ipc.arguments import core_of
 from .._ipc.shared_array import SharedArray
 from .._process import arenas
 from .._public import made_by
@@ -86,7 +87,7 @@ def share(thing: Any, arena: Arena | None = None) -> Any:
     nest = thing.state_dict() if isinstance(thing, torch.nn.Module) else thing
     places = _Places()
     _map_tensors(nest, places.add)
-    memory = (arena or default_arena())._open().new_array(max(places.nbytes, 1), np.uint8, "C", False)
+    memory = (core_of(arena) or arenas.default_arena()).new_array(max(places.nbytes, 1), np.uint8, "C", False)
     copies = places.copy_to(memory)
     _core.show(memory)
     shared = _map_tensors(nest, lambda tensor: copies[_identity(tensor)])

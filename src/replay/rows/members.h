@@ -46,7 +46,7 @@ class Members {
   // Removes this process from the list, whatever its objects.
   void leave() noexcept { words_.leave(); }
   // Returns kPeerDied, with the pids, if processes were killed and none is left.
-  Status check() const { return words_.check(false, did_); }
+  Status check() const { return words_.check(memory::Publishers::Stream::kEndless, did_); }
 
  private:
   bool has_objects(memory::Identity me) noexcept;

@@ -134,7 +134,7 @@ TEST_CASE("a call does nothing if a stop was requested before") {
 }
 
 // guarantee: close-ends-waits
-TEST_CASE("wait_for_ack ends on stop or when no end is left open") {
+TEST_CASE("wait_for_ack ends on stop or close") {
   auto [sender, receiver] = used_pair();
   sender.put(1).value();
   Status stopped = success(), closed = success();
@@ -144,17 +144,32 @@ TEST_CASE("wait_for_ack ends on stop or when no end is left open") {
   first.join();
   CHECK(stopped.code() == Code::kInterrupted);
   sender.close();
+  second.join();
+  CHECK(closed.code() == Code::kClosed);
+}
+
+// guarantee: close-ends-waits
+TEST_CASE("wait_for_ack of a closed sender ends with the last open end") {
+  auto [sender, receiver] = used_pair();
+  sender.put(1).value();
+  sender.close();
+  Status stopped = success(), closed = success();
+  Caller first([&, to = sender](const std::stop_token& stop) { stopped = to.wait_for_all_ack({}, stop); });
+  Caller second([&, to = sender](const std::stop_token&) { closed = to.wait_for_ack(1); });
+  first.stop();
+  first.join();
+  CHECK(stopped.code() == Code::kInterrupted);
   receiver.close();
   second.join();
   CHECK(closed.code() == Code::kClosed);
 }
 
-TEST_CASE("wait_for_all_ack outlasts close while a receiver is open") {
+TEST_CASE("wait_for_all_ack after close waits while a receiver is open") {
   auto [sender, receiver] = used_pair();
   sender.put(1).value();
+  sender.close();
   Status acked = Error{};
   Caller waiting([&, to = sender](const std::stop_token&) { acked = to.wait_for_all_ack(); });
-  sender.close();
   receiver.get().value();
   waiting.join();
   CHECK(acked.ok());

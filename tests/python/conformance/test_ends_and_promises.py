@@ -11,6 +11,7 @@ import os
 import pathlib
 import pickle
 import queue
+import re
 import select
 import threading
 import time
@@ -29,7 +30,13 @@ import shmtree
 from shmtree._ipc import wake_hub
 
 LONG_S = 60
-WRONG_TIMEOUTS = [("soon", TypeError, "'soon'"), (object(), TypeError, "object"), (float("nan"), ValueError, "NaN")]
+WRONG_TIMEOUTS: list[tuple[Any, type[Exception], str]] = [
+    ("soon", TypeError, "'soon'"),
+    (object(), TypeError, "object"),
+    (True, TypeError, "True"),  # a `block` in the wrong place
+    (float("nan"), ValueError, "NaN"),
+]
+FOREVER = (None, float("inf"), 1e300, 10**400)
 
 
 def each_end(promise: str | None = None) -> Any:
@@ -73,15 +80,12 @@ def test_end_without_a_promise_refuses_the_call(name: str, promise: str) -> None
 def test_get_raises_empty_after_its_timeout(name: str) -> None:
     end = ENDS[name]
     writer, reader = end.make()
-    for timeout in (0, -1, -0.5, 0.05):
+    for timeout in (0, -1, -0.5, -(10**400), 0.05):
         began = time.monotonic()
         with pytest.raises(queue.Empty):
             end.get(reader, timeout=timeout)
         assert time.monotonic() - began >= timeout
-    for timeout, error, said in WRONG_TIMEOUTS:
-        with pytest.raises(error, match=f"timeout is .*{said}"):
-            end.get(reader, timeout=timeout)
-    for timeout in (None, float("inf"), 1e300):
+    for timeout in FOREVER:
         end.put(writer, 1, timeout=timeout)
         assert end.get(reader, timeout=timeout) == 1
 
@@ -96,12 +100,45 @@ def test_put_raises_full_after_its_timeout_and_sends_nothing(name: str) -> None:
         with pytest.raises(queue.Full):
             end.put(writer, "second", timeout=timeout)
         assert time.monotonic() - began >= timeout
-    for timeout, error, said in WRONG_TIMEOUTS:
-        with pytest.raises(error, match=f"timeout is .*{said}"):
-            end.put(writer, "second", timeout=timeout)
     assert end.get(reader, timeout=LONG_S) == "first"
     with pytest.raises(queue.Empty):
         end.get(reader, timeout=0)
+
+
+GIVEN: dict[str, Any] = {
+    "obj": 1,
+    "n": 1,
+    "ticket": 0,
+    "iterable": (),
+    "buffer": bytes(shmtree.pack(1)),
+    "name": "no-such-name",
+}
+
+
+def timed_calls(made: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yields each option of a public method that is a time, and a call of the method with a value of it."""
+    for name, method in inspect.getmembers(made, callable):
+        if name.startswith("_") or name == "get_to" or not re.search("timeout|retry", method.__doc__ or ""):
+            continue
+        parameters = inspect.signature(method).parameters
+        needed = {each: GIVEN[each] for each, p in parameters.items() if p.default is p.empty and each in GIVEN}
+        for option in {"timeout", "retry"} & set(parameters):
+            yield option, lambda value, m=method, o=option, n=needed: finish(m(**n, **{o: value}))
+
+
+def finish(result: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(result, LONG_S)) if inspect.iscoroutine(result) else result
+
+
+@pytest.mark.guarantee("timeouts")
+@each_end()
+@pytest.mark.parametrize(("value", "error", "said"), WRONG_TIMEOUTS, ids=[said for *_, said in WRONG_TIMEOUTS])
+def test_every_call_refuses_a_wrong_timeout(name: str, value: Any, error: type[Exception], said: str) -> None:
+    calls = [call for made in ENDS[name].make() for call in timed_calls(made)]
+    assert calls
+    for option, call in calls:
+        with pytest.raises(error, match=f"{option} is .*{said}"):
+            call(value)
 
 
 @pytest.mark.parametrize("name", ["pair", "queue", "joinable queue", "simple queue", "broadcast"])
@@ -541,12 +578,30 @@ def test_size_is_the_number_of_queued_messages(name: str) -> None:
         end.put(writer, number)
     end.get(reader)
     assert reader.qsize() == 2
-    with pytest.raises(TypeError):
-        len(reader)
-    with pytest.raises(TypeError):
-        1 in reader  # noqa: B015
-    assert reader
     assert reader.qsize() == 2
+
+
+@each_end()
+def test_end_has_no_length_and_contains_nothing(name: str) -> None:
+    end = ENDS[name]
+    writer, reader = end.make()
+    end.put(writer, 1)
+    for each in (writer, reader):
+        assert each
+        with pytest.raises(TypeError):
+            len(each)
+        with pytest.raises(TypeError):
+            1 in each  # noqa: B015
+    assert end.get(reader, timeout=0) == 1 if name != "pipe" else reader.poll()
+
+
+@each_end()
+def test_closed_tells_of_each_object(name: str) -> None:
+    for each in set(ENDS[name].make()):
+        assert not each.closed
+        each.close()
+        each.close()
+        assert each.closed
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -572,9 +627,7 @@ def accepted() -> Iterator[Any]:
         for option, value, error, said in REFUSED:
             option = end.capacity if option == "capacity" else option
             # A maxsize of less than 1 means no limit, as in the standard library.
-            if (option, value) == ("maxsize", -1) or (option == "arena" and name in ("broadcast", "latest")):
-                continue
-            if option in inspect.signature(end.constructor).parameters:
+            if (option, value) != ("maxsize", -1) and option in inspect.signature(end.constructor).parameters:
                 yield pytest.param(name, option, value, error, said, id=f"{name}-{option}-{str(value)[:8]}")
 
 

@@ -167,6 +167,35 @@ def test_nested_puts_do_not_delay_the_end_of_another_stream() -> None:
     assert [receiver.get() for _, receiver in ends[1:]] == [7] * 7
 
 
+def close_midway(writer: Any, reader: Any, put: Callable[[Any], int], size: int, round: int) -> None:
+    """Closes a writer while three threads put. Every message that `put` counts has to arrive."""
+    value = np.zeros(size, np.float32)
+    enough = threading.Event()
+    put_counts: list[int] = []
+    received = 0
+
+    def act() -> None:
+        with contextlib.suppress(shmtree.ChannelClosed):
+            while True:
+                try:
+                    put_counts.append(put(value))
+                except shmtree.ChannelClosed as error:
+                    put_counts.append(getattr(error, "sent", 0))
+                    raise
+
+    def read() -> None:
+        nonlocal received
+        for _ in reader:
+            received += 1
+            if received >= 10 + round:
+                enough.set()
+
+    with threads(act, act, act, read):
+        assert enough.wait(60)
+        writer.close()
+    assert received == sum(put_counts), f"round {round}"
+
+
 def put_one(sender: Any, value: Any) -> int:
     sender.put(value)
     return 1
@@ -200,31 +229,7 @@ def put_in_place(sender: Any, value: Any) -> int:
 def test_all_put_messages_arrive_if_the_sender_closes_midway(put: Any, size: int) -> None:
     for round in range(20):
         sender, receiver = shmtree.create_pair(capacity=1 + round % 4)
-        value = np.zeros(size, np.float32)
-        enough = threading.Event()
-        put_counts: list[int] = []
-        received = 0
-
-        def act() -> None:
-            with contextlib.suppress(shmtree.ChannelClosed):
-                while True:
-                    try:
-                        put_counts.append(put(sender, value))  # noqa: B023
-                    except shmtree.ChannelClosed as error:
-                        put_counts.append(getattr(error, "sent", 0))  # noqa: B023
-                        raise
-
-        def read() -> None:
-            nonlocal received
-            for _ in receiver:  # noqa: B023
-                received += 1
-                if received >= 10 + round:  # noqa: B023
-                    enough.set()  # noqa: B023
-
-        with threads(act, act, act, read):
-            assert enough.wait(60)
-            sender.close()
-        assert received == sum(put_counts), f"round {round}"
+        close_midway(sender, receiver, lambda value: put(sender, value), size, round)  # noqa: B023
 
 
 def put_two(broadcast: shmtree.Broadcast, value: Any) -> int:
@@ -237,32 +242,7 @@ def put_two(broadcast: shmtree.Broadcast, value: Any) -> int:
 def test_all_put_messages_arrive_if_a_broadcast_closes_midway(put: Any, size: int) -> None:
     for round in range(20):
         broadcast: shmtree.Broadcast = shmtree.Broadcast(capacity=1 + round % 4)
-        subscriber = broadcast.subscribe()
-        value = np.zeros(size, np.float32)
-        enough = threading.Event()
-        put_counts: list[int] = []
-        received = 0
-
-        def act() -> None:
-            with contextlib.suppress(shmtree.ChannelClosed):
-                while True:
-                    try:
-                        put_counts.append(put(broadcast, value))  # noqa: B023
-                    except shmtree.ChannelClosed as error:
-                        put_counts.append(getattr(error, "sent", 0))  # noqa: B023
-                        raise
-
-        def read() -> None:
-            nonlocal received
-            for _ in subscriber:  # noqa: B023
-                received += 1
-                if received >= 10 + round:  # noqa: B023
-                    enough.set()  # noqa: B023
-
-        with threads(act, act, act, read):
-            assert enough.wait(60)
-            broadcast.close()
-        assert received == sum(put_counts), f"round {round}"
+        close_midway(broadcast, broadcast.subscribe(), lambda value: put(broadcast, value), size, round)  # noqa: B023
 
 
 @pytest.mark.guarantee("close-during-put")

@@ -84,6 +84,25 @@ def test_wait_for_memory_after_close_ends_with_the_last_end():
     assert ended == [shmtree.ChannelClosed]
 
 
+WAITS_FOR_ACKS: list[Callable[[Any], Any]] = [
+    lambda sender: sender.wait_for_ack(0),
+    lambda sender: sender.wait_for_all_ack(),
+    lambda sender: sender.flush(),
+]
+
+
+@pytest.mark.guarantee("close-ends-waits")
+@pytest.mark.parametrize("wait", WAITS_FOR_ACKS, ids=["wait_for_ack", "wait_for_all_ack", "flush"])
+@pytest.mark.parametrize("options", [{}, {"keep_open": "both"}, {"on_peer_death": "wait"}], ids=str)
+def test_close_ends_a_wait_for_acks_while_a_receiver_is_open(wait, options):
+    sender, receiver = shmtree.create_pair(**options)
+    sender.put(1)
+    with waiting(lambda: wait(sender)) as ended:
+        sender.close()
+    assert ended == [shmtree.ChannelClosed]
+    assert receiver.get() == 1
+
+
 @pytest.mark.guarantee("close-ends-waits")
 def test_wait_for_acks_after_close_ends_with_the_last_end(arena):
     sender, receiver = arena.create_pair()

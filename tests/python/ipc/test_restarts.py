@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,52 @@ def test_flush_in_progress_ends_with_the_next_server(name, start, way):
     assert not flushing.is_alive()
 
 
+def test_timeout_tells_that_no_peer_is_attached():
+    sender, receiver = shmtree.create_pair(1, keep_open="both")
+    sender.put(1)
+    assert receiver.get() == 1
+    sender.put(2)
+    calls: list[Callable[[], Any]] = [
+        lambda: sender.put(3, timeout=0.01),
+        lambda: sender.put_many([3], timeout=0.01),
+        lambda: asyncio.run(sender.put_async(3, timeout=0.01)),
+        lambda: sender.flush(timeout=0.01),
+        lambda: sender.wait_for_ack(1, timeout=0.01),
+    ]
+    for call in calls:
+        with pytest.raises((queue.Full, TimeoutError)) as raised:
+            call()
+        assert "no receiver is attached" not in str(raised.value)
+    receiver.close()
+    for call in calls:
+        with pytest.raises((queue.Full, TimeoutError), match="; no receiver is attached$"):
+            call()
+    sender, receiver = shmtree.create_pair(1, keep_open=True)
+    sender.put(1)
+    assert receiver.get() == 1
+    with pytest.raises(queue.Empty) as raised:
+        receiver.get(timeout=0.01)
+    assert "no sender is attached" not in str(raised.value)
+    sender.close()
+    with pytest.raises(queue.Empty, match="; no sender is attached$"):
+        receiver.get(timeout=0.01)
+
+
 def test_keep_open_refuses_other_words(name):
     with pytest.raises(ValueError, match="keep_open is 'all'; it must be False, True or 'both'"):
         shmtree.create_pair(keep_open="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="keep_open is False"):
         Service(keep_open=False)
     kept = shmtree.create_pair(name=name, keep_open=True)
-    with pytest.raises(ValueError, match="keep_open true, not both"):
+    with pytest.raises(ValueError, match='a channel with other options: keep_open true, not "both"'):
         shmtree.create_pair(name=name, keep_open="both", exist_ok=True)
     del kept
+    served: Service[int] = Service(name, keep_open="both")
+    with pytest.raises(
+        ValueError, match='a Service with other options: capacity 1024, not 1, keep_open "both", not true'
+    ):
+        Service(name, capacity=1)
+    del served
 
 
 def test_keep_open_of_a_broadcast_waits_for_the_next_publisher(start):

@@ -90,6 +90,37 @@ def test_name_whose_creator_died_before_serving_fails_requests(runtime_directory
     assert known is not None
 
 
+@pytest.mark.guarantee("service-dead-server")
+def test_error_tells_if_a_server_may_have_handled_the_request(start, runtime_directory, name):
+    handled, never = "a server may have handled this request", "; no server has handled this request"
+    server = start(serve_name, name, never_answer)
+    with Client(name, timeout=30) as client:
+        taken = client.submit(1)
+        while client._requests.stats()["received"] < 1:
+            time.sleep(0.01)
+        end(server)
+        assert handled in str(taken.exception(timeout=30))
+        idle = start(wait_for_ever, name)
+        client._requests.wait_for_receivers(1, timeout=30)
+        waiting = client.submit(2)
+        end(idle)
+        assert str(waiting.exception(timeout=30)).endswith(f"{idle.pid} was killed{never}")
+
+
+def test_error_without_a_server_says_that_none_has_handled_it():
+    never = "no server process is left; no server has handled this request"
+    service: Service[int] = Service(capacity=1)
+    client = Client(service)
+    service.close()
+    for _ in range(2):  # the first request stays in the channel; there is no space for the second
+        with pytest.raises(shmtree.PeerDied) as raised:
+            client.call(1, timeout=30)
+        assert str(raised.value) == never
+    asked = Client(Service(keep_open=True))
+    with pytest.raises(shmtree.PeerDied, match="no server process is left; a server that starts later may handle"):
+        asked.call(1, retry=0.1)
+
+
 def wait_for_ever(name: str) -> None:
     service: Service[Any] = Service(name)
     signal.pause()

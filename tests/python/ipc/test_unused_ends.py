@@ -221,6 +221,14 @@ def alone(wait, before=""):
     return done.stdout.strip()
 
 
+@pytest.mark.filterwarnings("error")
+def test_wait_for_receivers_is_not_warned_of_unused_ones(arena, launcher, soon):
+    sender, _receiver = arena.create_pair()
+    launcher()
+    with pytest.raises(TimeoutError, match="of 3 receivers"):
+        sender.wait_for_receivers(3, timeout=0.5)
+
+
 def test_wait_for_an_end_that_only_this_process_has_warns_once():
     told = alone("receiver.get(timeout=0.06)")
     assert told.count("waited") == 1

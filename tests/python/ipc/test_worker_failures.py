@@ -378,6 +378,32 @@ ENDS_OF_MAIN = {
         "    sys.last_value = error.with_traceback(error.__traceback__.tb_next)",
         "ChannelClosed None\n",
     ),
+    "an exception that the program keeps": (
+        [],
+        "try:\n    fail()\nexcept ValueError as error:\n    sys.last_exc = sys.last_value = error",
+        "ChannelClosed None\n",
+    ),
+    "an exception that a module keeps": (
+        ["-m"],
+        "try:\n    fail()\nexcept ValueError as error:\n    sys.last_exc = sys.last_value = error",
+        "ChannelClosed None\n",
+    ),
+    "an exception that the program keeps before sys.exit": (
+        [],
+        "try:\n    fail()\nexcept ValueError as error:\n    sys.last_exc = sys.last_value = error\nsys.exit()",
+        "ChannelClosed None\n",
+    ),
+    "an exception that is raised again": (
+        [],
+        "try:\n    fail()\nexcept ValueError:\n    raise",
+        "WorkerFailed 1\n",
+    ),
+    "an exception with a cause": (
+        [],
+        "try:\n    fail()\nexcept ValueError as error:\n    raise KeyError from error",
+        "WorkerFailed 1\n",
+    ),
+    "an exception before a clause": (["-m"], "try:\n    fail()\nfinally:\n    print(end='')", "WorkerFailed 1\n"),
     "an exception at a prompt": (["-i"], "fail()", "ChannelClosed None\n"),
 }
 

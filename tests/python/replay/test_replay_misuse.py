@@ -38,7 +38,7 @@ MADE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"stack": ["obs"]}, TypeError, "stack is ['obs']; it must be a dict"),
     ({"stack": {"obz": 4}}, ValueError, "stack has 'obz', which is not a key of the rows; they have 'obs', 'action'"),
     ({"stack": {"obs": 2000}}, ValueError, "stack['obs'] is 2000; it must be at most 1024"),
-    ({"arena": 0}, TypeError, "arena is 0; it must be a shmtree.Arena, or None"),
+    ({"arena": 0}, TypeError, "arena is 0; it must be an Arena, or None"),
     ({"seed": 1.5}, TypeError, "seed is 1.5; it must be an int, or None"),
     ({"capacity": 2**70}, ValueError, f"capacity is {2**70}; it must be at most {2**63 - 1}"),
     ({"capacity": 2**62}, ValueError, f"capacity is {2**62} rows; it must be from 1 to {2**40}"),
