@@ -150,4 +150,8 @@ enum class Retry {
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
                                   CopyPolicy copy, bool allow_pickle, Retry* retry = nullptr);
 
+// Returns (number, frame): the frame of a published message, as bytes that stand alone.
+pybind11::tuple published_frame(memory::Arena& arena, std::uint64_t number, std::span<const std::byte> frame,
+                                const memory::Lease& block);
+
 }  // namespace shmtree::python

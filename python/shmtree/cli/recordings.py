@@ -15,7 +15,7 @@ from ..errors import Error
 from ..recording import RecordedMessage, Recording, _export, _playback
 from ..recording._mcap import Writer
 from ..recording._relay import Relay
-from ..recording._tap import Source, Tap, record
+from ..recording._tap import Source, open_source, record
 from . import drawing, progress, trace
 from .arguments import add_json, add_verb, rate, seconds
 from .output_files import replacing
@@ -46,7 +46,7 @@ def _record(options: argparse.Namespace) -> int:
                 bar.show(writer.messages, f"{count(writer.messages, 'message')}, {drawing.size(writer.nbytes)}")
                 return should_stop()
 
-            source: Callable[[Writer, str], Source] = Tap
+            source: Callable[[Writer, str], Source] = open_source
             if options.relay is not None:
                 source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
             recorded = record(writer, names, ready, is_over, source)
@@ -61,8 +61,9 @@ def _record(options: argparse.Namespace) -> int:
 
 def _play(options: argparse.Namespace) -> int:
     try:
-        messages = _playback.messages_of(Recording(options.file), options.channel)
-        player = _playback.Player(options.to)
+        recording = Recording(options.file)
+        messages = _playback.messages_of(recording, options.channel)
+        player = _playback.Player(options.to, _playback.kind_of(recording, options.channel))
     except (OSError, ValueError, Error) as error:
         return failed(error)
     with asked_to_stop() as should_stop, progress.Bar("playing") as bar:
