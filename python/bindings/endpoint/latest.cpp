@@ -115,6 +115,7 @@ void bind_latest(py::module_& module) {
             unwrap(store.check_options({history, allow_pickle}));
           },
           "history"_a, "allow_pickle"_a)
+      .def("progress", [](const Store& store) { return progress_of(*store.ring()); })
       .def("check", [](const Store& store) { return store.ring()->check(); });
   py::class_<LatestEnd> end(module, "LatestBase", "Base of Latest.", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)

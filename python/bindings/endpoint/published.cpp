@@ -161,4 +161,11 @@ py::tuple published_frame(Arena& arena, std::uint64_t number, std::span<const st
   return py::make_tuple(number, py::bytes(reinterpret_cast<const char*>(raw->bytes.data()), raw->bytes.size()));
 }
 
+py::tuple progress_of(const broadcast::Ring& ring) {
+  py::list publishers, readers;
+  for (const int pid : ring.publishers()) publishers.append(pid);
+  for (const auto& one : ring.positions()) readers.append(py::make_tuple(one.cursor, one.pid, one.next));
+  return py::make_tuple(ring.tail(), publishers, readers, ring.check_publishers().ok());
+}
+
 }  // namespace shmtree::python

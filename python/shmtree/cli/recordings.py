@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import queue
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,10 @@ def _record(options: argparse.Namespace) -> int:
         )
     writer = Writer(options.out)
 
+    def skip(name: str, error: Exception) -> None:
+        names.remove(name)
+        failed(f"not recorded: {drawing.printable(name)}: {error}")
+
     def ready() -> None:
         text = f"recording {count(len(names), 'channel')} to {drawing.printable(options.out)}"
         print_line(options, text, recording=names, out=options.out)
@@ -49,8 +54,8 @@ def _record(options: argparse.Namespace) -> int:
             source: Callable[[Writer, str], Source] = open_source
             if options.relay is not None:
                 source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
-            recorded = record(writer, names, ready, is_over, source)
-    except (OSError, ValueError, Error) as error:
+            recorded = record(writer, list(names), ready, is_over, source, skip)
+    except (OSError, ValueError, Error, queue.Full) as error:
         kept = f"; the file has {count(writer.messages, 'message')} ({drawing.size(writer.nbytes)}) and can be read"
         return failed(f"{error}{kept if writer.messages else ''}")
     for each in recorded:
@@ -60,23 +65,20 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _play(options: argparse.Namespace) -> int:
-    try:
-        recording = Recording(options.file)
-        messages = _playback.messages_of(recording, options.channel)
-        player = _playback.Player(options.to, _playback.kind_of(recording, options.channel))
-    except (OSError, ValueError, Error) as error:
-        return failed(error)
+    recording = Recording(options.file)
+    messages = _playback.messages_of(recording, options.channel)
+    player = _playback.Player(options.to, _playback.kind_of(recording, options.channel))
+    text = f"playing {count(len(messages), 'message')} to {drawing.printable(options.to)}"
+    print_line(options, text, playing=len(messages), to=options.to)
     with asked_to_stop() as should_stop, progress.Bar("playing") as bar:
         try:
-            text = f"playing {count(len(messages), 'message')} to {drawing.printable(options.to)}"
-            print_line(options, text, playing=len(messages), to=options.to)
             bar.start(None if options.loop else len(messages))
             while messages and not should_stop():
                 player.play(bar.over(messages), options.rate, should_stop)
                 if not options.loop:
                     break
             player.close(should_stop)
-        except (Error, ValueError) as error:
+        except (OSError, ValueError, Error) as error:
             return failed(f"after {player.put} messages: {error}")
     print_line(options, f"{count(player.put, 'message')} played", played=player.put)
     return 0
@@ -108,12 +110,8 @@ def _run_export(options: argparse.Namespace) -> int:
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         _write_export(options, messages)
-    except BrokenPipeError:
-        raise
     except ModuleNotFoundError as error:
         return failed(f"--format parquet needs {error.name}, which is not installed; run pip install pyarrow")
-    except (OSError, ValueError, Error) as error:
-        return failed(error)
     if options.json:
         print(json.dumps({"exported": len(messages), "out": options.out}))
     return 0
@@ -125,15 +123,12 @@ def _run_trace(options: argparse.Namespace) -> int:
 
     def ready(channels: int, refused: list[str]) -> None:
         for each in refused:
-            print(f"shmtree: not traced: {each}", file=sys.stderr)
+            failed(f"not traced: {each}")
         print_line(options, f"tracing {count(channels, 'channel')}", tracing=channels, not_traced=refused)
 
-    try:
-        with replacing(options.out, "w") as out, asked_to_stop(options.seconds) as should_stop:
-            traced = trace.trace(options.names, ready, should_stop)
-            trace.write(traced, out)
-    except (OSError, ValueError, Error) as error:
-        return failed(error)
+    with replacing(options.out, "w") as out, asked_to_stop(options.seconds) as should_stop:
+        traced = trace.trace(options.names, ready, should_stop)
+        trace.write(traced, out)
     for each in traced:
         text = f"{each.name}: {len(each.times)} traced, {each.missed} missed"
         print_line(options, text, channel=each.name, traced=len(each.times), missed=each.missed)

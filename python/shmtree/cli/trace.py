@@ -6,6 +6,7 @@ it. The time base is the same, so that one file can contain the events of both.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -15,14 +16,17 @@ from typing import Any, NamedTuple, TextIO
 
 from .. import _core
 from .._ipc.observer import observe
-from ..errors import Error
+from ..errors import Error, OutOfSharedMemory
+from ..recording._tap import watch
 from . import drawing, processes, tables
 
-_PAUSE_S = 0.001  # interval of checks that find nothing
 _MAX_AT_ONCE = 4096
 _MAX_MESSAGES = 1_000_000  # limit of a trace: viewers do not show more
 _DURATION_NS = 1_000  # displayed duration of an event; only its time is recorded
 _COUNTER_NS = 100_000  # interval between two counts of queued messages
+# Number of messages put, pids of the senders, (number, pid, number of messages passed) of each reader, and False at the
+# end of the stream.
+_Progress = tuple[int, list[int], list[tuple[int, int, int]], bool]
 _BASE_S = 7_889_238  # times count from the last multiple of this, as in torch.profiler
 
 
@@ -42,19 +46,42 @@ class Traced(NamedTuple):
     """A channel and its recorded times."""
 
     name: str
-    older: list[tuple[int, int]]  #: (ns, messages): number of earlier messages that were still queued at that time
+    #: (ns, messages): number of earlier messages that were still queued at that time; empty if only counts were read
+    older: list[tuple[int, int]]
     times: list[Times]
     missed: int
 
 
-class _Tap:
-    def __init__(self, arena: dict[str, Any], channel: dict[str, Any], name: str) -> None:
+class _Source:
+    """Base of what reads the times of one channel."""
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._channel = _core.Channel.open(_core.open_arena(bytes.fromhex(arena["uuid"])), channel["block"])
-        self._gone, older = self._counts()
-        self._older = [(time.monotonic_ns(), older)]
-        self._tap = _core.Tap(self._channel, times_only=True)
+        self.is_over = False
         self.times: list[Times] = []
+        self.older: list[tuple[int, int]] = []
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def close(self) -> int:
+        """Returns the number of missed messages."""
+        return 0
+
+    def look(self) -> bool:
+        raise NotImplementedError
+
+
+class _Tap(_Source):
+    """Reads the times that senders and receivers of a pair or a queue write down."""
+
+    def __init__(self, channel: _core.Channel, name: str) -> None:
+        super().__init__(name)
+        self._channel = channel
+        self._tap = _core.Tap(channel, times_only=True)
+        self._gone, older = self._counts()
+        self.older.append((time.monotonic_ns(), older))
 
     def _counts(self) -> tuple[int, int]:
         """Returns the number of messages that were received or dropped, and of those that never were.
@@ -65,45 +92,81 @@ class _Tap:
         gone = stats["received"] + stats["dropped"]
         return gone, stats["put"] - gone
 
-    def _count_older(self) -> None:
-        """Counts the messages that were put before the tap was opened.
-
-        It has no times for them. They precede the others.
-        """
-        left = max(self._older[0][1] - (self._counts()[0] - self._gone), 0)
-        if left < self._older[-1][1]:
-            self._older.append((time.monotonic_ns(), left))
-
-    def look(self, also_queued: bool = False) -> bool:
-        """Reads new times. Returns True if there were any."""
-        if self._older[-1][1]:
-            self._count_older()
-        seen = self._tap.take_times(_MAX_AT_ONCE, also_queued)
+    def look(self) -> bool:
+        if self.older[-1][1]:  # messages that were put before the tap was opened have no times, and precede the others
+            left = max(self.older[0][1] - (self._counts()[0] - self._gone), 0)
+            if left < self.older[-1][1]:
+                self.older.append((time.monotonic_ns(), left))
+        seen = self._tap.take_times(_MAX_AT_ONCE, self._is_stopped)
         self.times += map(Times._make, seen)
+        self.is_over = self._tap.is_over
         return bool(seen)
 
-    @property
-    def is_over(self) -> bool:
-        return self._tap.is_over
-
     def stop(self) -> None:
+        super().stop()
         self._tap.stop()
 
-    def close(self) -> Traced:
+    def close(self) -> int:
         self._tap.close()
-        return Traced(self.name, self._older, self.times, self._tap.missed)
+        return self._tap.missed
 
 
-def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+class _Counter(_Source):
+    """Detects puts and receipts by counts, without memory for a tap. Their times are those of the checks."""
+
+    def __init__(self, progress: Callable[[], _Progress], name: str) -> None:
+        super().__init__(name)
+        self._progress = progress
+        self._put, _, readers, _ = progress()
+        self._read = {(number, pid): passed for number, pid, passed in readers}
+
+    def look(self) -> bool:
+        put, publishers, readers, is_attended = self._progress()
+        now, count = time.monotonic_ns(), len(self.times)
+        pid = publishers[0] if len(publishers) == 1 else 0
+        self.times += [Times(ticket, now, pid, pid, 0, 0, 0) for ticket in range(self._put, put)]
+        self._put = put
+        for number, pid, passed in readers:
+            read = self._read.get((number, pid), passed)
+            self.times += [Times(ticket, 0, 0, 0, now, pid, pid) for ticket in range(read, passed)]
+            self._read[number, pid] = passed
+        self.is_over = self._is_stopped or not is_attended
+        return len(self.times) > count
+
+
+def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) -> _Source:
+    core = _core.open_arena(bytes.fromhex(arena["uuid"]))
+    if kind != "channels":
+        published = (_core.Ring if kind == "broadcasts" else _core.LatestStore).open(core, thing["block"])
+        return _Counter(published.progress, name)
+    channel = _core.Channel.open(core, thing["block"])
+    try:
+        return _Tap(channel, name)
+    except OutOfSharedMemory:
+        return _Counter(functools.partial(_progress_of, channel, thing), name)
+
+
+def _progress_of(channel: _core.Channel, thing: dict[str, Any]) -> _Progress:
+    """Returns the same as `Ring.progress`, for a pair or a queue. Names a receiver only if there is one."""
+    stats = channel.stats()
+    pids = thing["receiver_pids"]
+    reader = pids[0] if len(pids) == 1 else 0
+    return stats["put"], thing["sender_pids"], [(0, reader, stats["received"])], True
+
+
+def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any], str]]:
     """Yields the named channels, or all. FileNotFoundError for an unknown name; Error for an unreadable one."""
     left = set(names)
     for arena in observe()["arenas"]:
         for name in left & set(arena["names"]) if arena["refused"] else ():
             raise Error(f"cannot trace the name {name!r}: {arena['refused']}")
-        for number, channel in enumerate(arena.get("channels", ())):
-            if channel["refused"] is None and (not names or left & set(channel["names"])):
-                left -= set(channel["names"])
-                yield arena, channel, tables.channel_label(arena, number)
+        for kind in ("channels", "broadcasts", "latests"):
+            for number, thing in enumerate(arena.get(kind, ())):
+                if thing["refused"] is None and (not names or left & set(thing["names"])):
+                    left -= set(thing["names"])
+                    shown = number if kind == "channels" else f"{kind[:-1]} {number}"
+                    name = drawing.printable(thing["names"][0]) if thing["names"] else f"{tables.label(arena)}:{shown}"
+                    yield arena, kind, thing, name
     if left:
         raise FileNotFoundError(f"no channel named {' or '.join(map(repr, sorted(left)))}; shmtree ls lists the names")
 
@@ -118,30 +181,21 @@ def trace(
     Calls `ready` with the number of traced channels and the reasons why others are not traced. If a channel was named
     explicitly and cannot be traced, that is an error.
     """
-    taps: list[_Tap] = []
+    sources: list[_Source] = []
     refused: list[str] = []
     try:
-        for arena, channel, name in _chosen(names):
+        for arena, kind, thing, name in _chosen(names):
             try:
-                taps.append(_Tap(arena, channel, name))
+                sources.append(_source(arena, kind, thing, name))
             except (OSError, ValueError, Error) as error:
                 if names:
                     raise
                 refused.append(f"{name}: {error}")
-        ready(len(taps), refused)
-        while not should_stop() and not all(tap.is_over for tap in taps):
-            any_seen = [tap.look() for tap in taps]
-            if not any(any_seen):
-                time.sleep(_PAUSE_S)
-            if sum(len(tap.times) for tap in taps) >= _MAX_MESSAGES:
-                break
-        for tap in taps:
-            tap.stop()
-            while tap.look(also_queued=True):
-                pass
+        ready(len(sources), refused)
+        watch(sources, lambda: should_stop() or sum(len(each.times) for each in sources) >= _MAX_MESSAGES)
     finally:
-        traced = [tap.close() for tap in taps]
-    return traced
+        missed = [each.close() for each in sources]
+    return [Traced(each.name, each.older, each.times, count) for each, count in zip(sources, missed, strict=True)]
 
 
 # --- As events
@@ -193,7 +247,9 @@ def _threads(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, 
 
 
 def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
-    """Yields the number of queued messages over time."""
+    """Yields the number of queued messages over time, if their exact times are known."""
+    if not channel.older:
+        return
     changes = [(one.put_ns, 1) for one in channel.times] + [(one.got_ns, -1) for one in channel.times if one.got_ns]
     changes += [(ns, left - before) for (_, before), (ns, left) in itertools.pairwise(channel.older)]
     changes.sort()

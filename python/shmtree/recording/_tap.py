@@ -11,7 +11,7 @@ from .. import _core
 from .._ipc.broadcast import Broadcast
 from .._ipc.latest import Latest
 from .._process.names import BROADCAST, CHANNEL, KINDS, LATEST, QUEUE, in_sentence, open_name
-from ..errors import ChannelClosed, CorruptMessage, PeerDied
+from ..errors import ChannelClosed, CorruptMessage, OutOfSharedMemory, PeerDied
 from ._mcap import Writer
 
 _PAUSE_S = 0.001  # interval of checks that find nothing
@@ -178,17 +178,24 @@ def record(
     ready: Callable[[], None],
     should_stop: Callable[[], bool],
     source: Callable[[Writer, str], Source] = open_source,
+    skip: Callable[[str, Exception], None] | None = None,
 ) -> list[Recorded]:
     """Records until each channel has ended, or `should_stop` returns True.
 
     Messages put before that are still written.
 
-    Calls `ready` once all channels are observed.
+    Calls `skip` with the name and the error of a channel for which its arena has no memory, unless it is the only one,
+    and `ready` once the others are observed.
     """
     sources: list[Source] = []
     try:
         for name in names:
-            sources.append(source(writer, name))
+            try:
+                sources.append(source(writer, name))
+            except (OutOfSharedMemory, queue.Full) as error:
+                if skip is None or (not sources and name == names[-1]):
+                    raise
+                skip(name, error)
         writer.begin()
         ready()
         watch(sources, should_stop)
