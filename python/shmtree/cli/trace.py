@@ -172,9 +172,7 @@ def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], str, dict[st
 
 
 def trace(
-    names: Sequence[str],
-    ready: Callable[[int, list[str]], None],
-    should_stop: Callable[[], bool],
+    names: Sequence[str], ready: Callable[[int, list[str]], None], should_stop: Callable[[], bool]
 ) -> list[Traced]:
     """Traces channels until `should_stop` returns True, or until all of them have ended.
 
