@@ -15,7 +15,9 @@ from ..errors import Error
 from ..recording import RecordedMessage
 
 _LEVELS = 200  # nesting limit of an exported value
-_GROUP_ROWS, _GROUP_BYTES = 1024, 64 << 20  # of a Parquet file that are converted at once
+_STORED_BITS = 32  # of a smaller integer in Parquet; BYTE_STREAM_SPLIT makes its zeros cheap
+_SPLITS_INTEGERS = 17  # first version of pyarrow that has this encoding for integers
+_GROUP_ROWS, _GROUP_BYTES = 1024, 16 << 20  # of a Parquet file that are converted at once
 
 
 def _array(value: Any) -> np.ndarray[Any, Any] | None:
@@ -216,7 +218,11 @@ def to_parquet(
         schema = pa.schema([(name, known or others[name].type) for name, known in types.items()])
         # Statistics, and a search for equal values, would take more time than the arrays themselves.
         scalars = [name for name, known in types.items() if known is None and not pa.types.is_nested(others[name].type)]
-        options = {"use_dictionary": scalars, "write_statistics": scalars, "compression": "lz4"}
+        options: dict[str, Any] = {"use_dictionary": scalars, "write_statistics": scalars, "compression": "lz4"}
+        tensors = {name: known.value_type for name, known in types.items() if hasattr(known, "shape")}
+        small = [name for name, item in tensors.items() if pa.types.is_integer(item) and item.bit_width < _STORED_BITS]
+        if small and int(pa.__version__.partition(".")[0]) >= _SPLITS_INTEGERS:
+            options["column_encoding"] = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in small}
         with pq.ParquetWriter(out, schema, **options) as writer:
             for rows in _groups(messages):
                 parts = [
