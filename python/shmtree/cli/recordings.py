@@ -24,6 +24,7 @@ from .results import count, failed, print_line
 from .stopping import asked_to_stop
 
 _JSON_HELP = "print lines of JSON"
+_NAME_HELP = "name of a channel, Queue, Broadcast or Latest"
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -150,13 +151,13 @@ def _add_record(verbs: Any) -> None:
         "record",
         "write the messages of channels to a file",
         """
-        shmtree record samples actions --out run.mcap
+        shmtree record samples webcam --out run.mcap
         shmtree record samples --seconds 60 --out run.mcap
         shmtree record samples --relay recorded --out run.mcap
         """,
         "Receivers still get the messages.",
     )
-    verb.add_argument("names", metavar="NAME", nargs="+", help="name of a channel or queue")
+    verb.add_argument("names", metavar="NAME", nargs="+", help=_NAME_HELP)
     verb.add_argument(
         "--out",
         metavar="FILE",
@@ -181,7 +182,12 @@ def _add_play(verbs: Any) -> None:
         """,
     )
     verb.add_argument("file", metavar="FILE", help="a recording")
-    verb.add_argument("--to", metavar="NAME", required=True, help="name of the channel; created if it does not exist")
+    verb.add_argument(
+        "--to",
+        metavar="NAME",
+        required=True,
+        help="name of a channel, Queue, Broadcast or Latest; created if it does not exist",
+    )
     verb.add_argument(
         "--rate",
         metavar="N",
@@ -233,8 +239,8 @@ def _add_trace(verbs: Any) -> None:
         """,
         "Perfetto and chrome://tracing show the file, which is in Chrome's format.",
     )
-    verb.add_argument("names", metavar="NAME", nargs="*", help="name of a channel or queue")
-    verb.add_argument("--all", action="store_true", help="trace all channels and queues of this user")
+    verb.add_argument("names", metavar="NAME", nargs="*", help=_NAME_HELP)
+    verb.add_argument("--all", action="store_true", help="trace everything of this user that can be traced")
     verb.add_argument(
         "--out", metavar="FILE", required=True, help="JSON file, readable by this user only; replaces an existing one"
     )

@@ -182,10 +182,8 @@ def record(
 ) -> list[Recorded]:
     """Records until each channel has ended, or `should_stop` returns True.
 
-    Messages put before that are still written.
-
-    Calls `skip` with the name and the error of a channel for which its arena has no memory, unless it is the only one,
-    and `ready` once the others are observed.
+    Messages put before that are still written. Calls `ready` once all channels are observed. If the arena of a channel
+    has no memory for its recording, calls `skip` with its name and the error, and goes on with the others.
     """
     sources: list[Source] = []
     try:
