@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kShareOfNotes = 16, kShareOfKept = 8;  // divisors of the arena's budget
 constexpr std::uint64_t kShareOfFree = 4;                      // divisor of its free memory
-constexpr std::int64_t kCloseWithinNs = 2'000'000'000;
+constexpr std::int64_t kMemoryWithinNs = 500'000'000, kCloseWithinNs = 2'000'000'000;
 
 platform::WeakRegistry<Tap>& taps() noexcept {
   return never_destroyed<platform::WeakRegistry<Tap>>();
@@ -89,9 +89,8 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   const bool times_only = wants == Wants::kTimes;
   const std::uint64_t note_bytes = tap_note_bytes(control.slot_bytes, times_only);
   const std::uint64_t count = number_of_notes(arena, note_bytes, times_only);
-  // Does not wait for memory: a tap must not take what a sender waits for.
   auto block = arena.allocate(sizeof(TapHeader) + count * note_bytes, memory::BlockKind::kDeliveries,
-                              {Deadline::immediate(), wait.hooks});
+                              {Deadline::after_ns(kMemoryWithinNs), wait.hooks});
   if (!block) {
     Error error = std::move(block).error();
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;

@@ -26,7 +26,7 @@ namespace shmtree::channel {
 class Tap {
  public:
   enum class Wants { kMessages, kTimes };
-  // Opens a tap that begins with the next put. Does not wait for memory. Errors:
+  // Opens a tap that begins with the next put. Waits for memory only briefly. Errors:
   //   kInvalid            the channel has a tap
   //   kOutOfSharedMemory  no memory for even a few notes
   //   kUnavailable        no free participant slot

@@ -6,9 +6,11 @@ it. The time base is the same, so that one file can contain the events of both.
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple, TextIO
 from .. import _core
 from .._ipc.observer import observe
 from ..errors import Error, OutOfSharedMemory
-from ..recording._tap import watch
+from ..recording._tap import Watched, watch
 from . import drawing, processes, tables
 
 _MAX_AT_ONCE = 4096
@@ -42,38 +44,21 @@ class Times(NamedTuple):
     got_thread: int
 
 
-class Traced(NamedTuple):
-    """A channel and its recorded times."""
-
-    name: str
-    #: (ns, messages): number of earlier messages that were still queued at that time; empty if only counts were read
-    older: list[tuple[int, int]]
-    times: list[Times]
-    missed: int
-
-
-class _Source:
+class Traced(Watched):
     """Base of what reads the times of one channel."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_over = False
         self.times: list[Times] = []
+        #: (ns, messages): number of earlier messages that were still queued; empty if only counts are known
         self.older: list[tuple[int, int]] = []
         self._is_stopped = False
 
     def stop(self) -> None:
         self._is_stopped = True
 
-    def close(self) -> int:
-        """Returns the number of missed messages."""
-        return 0
 
-    def look(self) -> bool:
-        raise NotImplementedError
-
-
-class _Tap(_Source):
+class _Tap(Traced):
     """Reads the times that senders and receivers of a pair or a queue write down."""
 
     def __init__(self, channel: _core.Channel, name: str) -> None:
@@ -106,12 +91,12 @@ class _Tap(_Source):
         super().stop()
         self._tap.stop()
 
-    def close(self) -> int:
+    def close(self) -> None:
         self._tap.close()
-        return self._tap.missed
+        self.missed = self._tap.missed
 
 
-class _Counter(_Source):
+class _Counter(Traced):
     """Detects puts and receipts by counts, without memory for a tap. Their times are those of the checks."""
 
     def __init__(self, progress: Callable[[], _Progress], name: str) -> None:
@@ -134,7 +119,7 @@ class _Counter(_Source):
         return len(self.times) > count
 
 
-def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) -> _Source:
+def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) -> Traced:
     core = _core.open_arena(bytes.fromhex(arena["uuid"]))
     if kind != "channels":
         published = (_core.Ring if kind == "broadcasts" else _core.LatestStore).open(core, thing["block"])
@@ -179,7 +164,7 @@ def trace(
     Calls `ready` with the number of traced channels and the reasons why others are not traced. If a channel was named
     explicitly and cannot be traced, that is an error.
     """
-    sources: list[_Source] = []
+    sources: list[Traced] = []
     refused: list[str] = []
     try:
         for arena, kind, thing, name in _chosen(names):
@@ -192,56 +177,54 @@ def trace(
         ready(len(sources), refused)
         watch(sources, lambda: should_stop() or sum(len(each.times) for each in sources) >= _MAX_MESSAGES)
     finally:
-        missed = [each.close() for each in sources]
-    return [Traced(each.name, each.older, each.times, count) for each, count in zip(sources, missed, strict=True)]
+        for each in sources:
+            each.close()
+    return sources
 
 
 # --- As events
 
 
-def _microseconds(ns: int) -> float:
+class _Slice(NamedTuple):
+    """A put or a receipt, as an event with a short duration."""
+
+    ns: int
+    what: str
+    channel: str
+    ticket: int
+    flow: int  # number of the arrow from the put to the receipt; 0: none
+
+
+def _microseconds(ns: float) -> float:
     return ns / 1000
 
 
-class _Thread:
-    """The row of one thread: its puts and receipts in sequence, each with a short duration."""
-
-    def __init__(self, pid: int, thread: int) -> None:
-        self._where = {"pid": pid, "tid": thread}
-        self._slices: list[tuple[int, str, Traced, int, int]] = []
-
-    def add(self, ns: int, what: str, channel: Traced, ticket: int, flow: int) -> None:
-        self._slices.append((ns, what, channel, ticket, flow))
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        self._slices.sort(key=lambda each: each[0])
-        begins: list[int] = []
-        for each in self._slices:  # several messages of one call have the same time
-            begins.append(max(each[0], begins[-1] + 1) if begins else each[0])
-        for number, (_, what, channel, ticket, flow) in enumerate(self._slices):
-            begin = begins[number]
-            end = min([begin + _DURATION_NS, *begins[number + 1 : number + 2]])
-            ts = _microseconds(begin)
-            args = {"channel": channel.name, "ticket": ticket}
-            yield {"ph": "X", "cat": "shmtree", "name": f"{what} {channel.name}", **self._where, "ts": ts,
-                   "dur": _microseconds(end - begin), "args": args}  # fmt: skip
-            if flow:
-                ends = {"ph": "s"} if what == "put" else {"ph": "f", "bp": "e"}
-                yield {**ends, "cat": "shmtree", "name": "message", "id": flow, **self._where, "ts": ts}
-
-
-def _threads(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int], _Thread]:
-    threads: dict[tuple[int, int], _Thread] = {}
-    flow = 0
+def _rows(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int], list[_Slice]]:
+    """Returns the puts and receipts of each thread, by its pid and id."""
+    rows: dict[tuple[int, int], list[_Slice]] = collections.defaultdict(list)
+    flows = itertools.count(1)
     for channel in channels:
         for one in channel.times:
-            flow += 1
+            flow = next(flows) if one.put_ns and one.got_ns else 0
             ends = [("put", one.put_ns, one.put_pid, one.put_thread), ("get", one.got_ns, one.got_pid, one.got_thread)]
             for what, ns, pid, thread in ends:
                 if ns:
-                    where = threads.setdefault((pid, thread), _Thread(pid, thread))
-                    where.add(since_base_ns + ns, what, channel, one.ticket, flow if one.got_ns else 0)
-    return threads
+                    rows[pid, thread].append(_Slice(since_base_ns + ns, what, channel.name, one.ticket, flow))
+    return rows
+
+
+def _row_events(pid: int, thread: int, slices: list[_Slice]) -> Iterator[dict[str, Any]]:
+    slices.sort(key=lambda each: each.ns)
+    # Several messages of one call have the same time.
+    begins = list(itertools.accumulate((each.ns for each in slices), lambda last, ns: max(ns, last + 1)))
+    for each, begin, following in zip(slices, begins, [*begins[1:], math.inf], strict=True):
+        where = {"cat": "shmtree", "pid": pid, "tid": thread, "ts": _microseconds(begin)}
+        duration = min(_DURATION_NS, following - begin)
+        yield {"ph": "X", "name": f"{each.what} {each.channel}", **where, "dur": _microseconds(duration),
+               "args": {"channel": each.channel, "ticket": each.ticket}}  # fmt: skip
+        if each.flow:
+            ends = {"ph": "s"} if each.what == "put" else {"ph": "f", "bp": "e"}
+            yield {**ends, "name": "message", "id": each.flow, **where}
 
 
 def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
@@ -265,15 +248,15 @@ def _named(kind: str, pid: int, thread: int, name: str) -> dict[str, Any]:
 
 
 def _events(channels: list[Traced], since_base_ns: int) -> Iterator[dict[str, Any]]:
-    threads = _threads(channels, since_base_ns)
+    rows = _rows(channels, since_base_ns)
     yield _named("process", 0, 0, "shmtree channels")
-    for pid in sorted({pid for pid, _ in threads}):
+    for pid in sorted({pid for pid, _ in rows}):
         if name := drawing.printable(" ".join(processes.words_of(pid)[:3])):
             yield _named("process", pid, 0, name)
     for channel in channels:
         yield from _counters(channel, since_base_ns)
-    for each in threads.values():
-        yield from each.events()
+    for (pid, thread), slices in rows.items():
+        yield from _row_events(pid, thread, slices)
 
 
 def write(channels: list[Traced], out: TextIO) -> None:

@@ -13,7 +13,7 @@ from .._process.names import CHANNEL
 from ..errors import ChannelClosed, CorruptMessage, PeerDied
 from ._mcap import Writer
 from ._playback import Player
-from ._tap import Recorded, Source
+from ._tap import Source
 
 _SLICE_S = 0.1  # interval of checks for a stop during waits
 _MAX_HELD = 64  # frames that are held at once
@@ -46,7 +46,7 @@ class Relay(Source):
             except queue.Full:
                 return True
             self._taken.pop(0).ack()
-            self._messages += 1
+            self.messages += 1
         return not self.is_over
 
     def _take(self) -> None:
@@ -58,14 +58,14 @@ class Relay(Source):
         except queue.Empty:
             pass
         except CorruptMessage:
-            self._missed += 1
+            self.missed += 1
         except (ChannelClosed, PeerDied):
             self.is_over = True
 
-    def close(self) -> Recorded:
+    def close(self) -> None:
         for frame in self._taken:
             with contextlib.suppress(ChannelClosed):
                 frame.nack()
         self._receiver.close()
         self._player.close(self._should_leave)
-        return super().close()
+        super().close()

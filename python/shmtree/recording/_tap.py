@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 from .. import _core
 from .._ipc.broadcast import Broadcast
@@ -19,45 +18,35 @@ _SUBSCRIBE_S = 2.0  # limit of the wait for memory, or for the lock of a stopped
 _MAX_HELD, _MAX_BYTES = 64, 1 << 20  # frames that are held at once, and their bytes
 
 
-class Recorded(NamedTuple):
-    """Result of the recording of one channel."""
+class Watched:
+    """Base of what observes a channel."""
 
     name: str
-    messages: int
-    missed: int  #: messages that were put meanwhile and are not in the recording
+    missed = 0  #: number of messages that were put meanwhile and that it has not seen
+    is_over = False
 
-
-class Watched(Protocol):
-    """A channel that is observed."""
-
-    @property
-    def is_over(self) -> bool: ...
     def look(self) -> bool:
         """Reads new messages. Returns False if there were none. Sets `is_over` at the end of the stream."""
-
-    def stop(self) -> None:
-        """Ignores messages that are put from now on. Earlier ones will still be read."""
-
-
-class Source:
-    """Base of objects that write down the messages of one channel."""
-
-    def __init__(self, writer: Writer, name: str, kind: int) -> None:
-        self._writer = writer
-        self._name = name
-        self._number = writer.add_channel(name, KINDS[kind])
-        self._messages = self._missed = 0
-        self.is_over = False
-
-    def look(self) -> bool:
         raise NotImplementedError
 
     def stop(self) -> None:
+        """Ignores messages that are put from now on. Earlier ones will still be read."""
         self.is_over = True
 
-    def close(self) -> Recorded:
-        self._writer.note_missed(self._name, self._missed)
-        return Recorded(self._name, self._messages, self._missed)
+    def close(self) -> None: ...
+
+
+class Source(Watched):
+    """Base of objects that write down the messages of one channel."""
+
+    def __init__(self, writer: Writer, name: str, kind: int) -> None:
+        self.name = name
+        self.messages = 0  #: number of messages in the recording
+        self._writer = writer
+        self._number = writer.add_channel(name, KINDS[kind])
+
+    def close(self) -> None:
+        self._writer.note_missed(self.name, self.missed)
 
 
 class Tap(Source):
@@ -78,7 +67,7 @@ class Tap(Source):
         try:
             since = self._since_epoch_ns
             self._writer.write(self._number, [(since + at, ticket, frame) for at, ticket, frame in seen])
-            self._messages += count
+            self.messages += count
         finally:
             del seen
             self._tap.release()
@@ -88,10 +77,10 @@ class Tap(Source):
     def stop(self) -> None:
         self._tap.stop()
 
-    def close(self) -> Recorded:
+    def close(self) -> None:
         self._tap.close()
-        self._missed = self._tap.missed
-        return super().close()
+        self.missed = self._tap.missed
+        super().close()
 
 
 class Reader(Source):
@@ -116,7 +105,7 @@ class Reader(Source):
         if not isinstance(self._end, Latest):
             return self._end._get_frame()
         version, frame = self._end._get_frame(self._last)
-        self._missed += version - self._last - 1
+        self.missed += version - self._last - 1
         self._last = version
         return version, frame
 
@@ -130,12 +119,12 @@ class Reader(Source):
         except queue.Empty:
             self.is_over = self._left is not None
         except CorruptMessage:
-            self._missed += 1
+            self.missed += 1
             self._last = self._end.version if isinstance(self._end, Latest) else 0
         except (ChannelClosed, PeerDied):
             self.is_over = True
         self._writer.write(self._number, got)
-        self._messages += len(got)
+        self.messages += len(got)
         if self._left is not None:
             self._left -= len(got)
             self.is_over = self.is_over or self._left <= 0
@@ -144,11 +133,11 @@ class Reader(Source):
     def stop(self) -> None:
         self._left = self._end.version - self._last if isinstance(self._end, Latest) else self._end.qsize()
 
-    def close(self) -> Recorded:
+    def close(self) -> None:
         if not isinstance(self._end, Latest):
-            self._missed += self._end.missed
+            self.missed += self._end.missed
         self._end.close()
-        return super().close()
+        super().close()
 
 
 def open_source(writer: Writer, name: str) -> Source:
@@ -179,8 +168,8 @@ def record(
     should_stop: Callable[[], bool],
     source: Callable[[Writer, str], Source] = open_source,
     skip: Callable[[str, Exception], None] | None = None,
-) -> list[Recorded]:
-    """Records until each channel has ended, or `should_stop` returns True.
+) -> list[Source]:
+    """Records until each channel has ended, or `should_stop` returns True. Returns the sources, which are closed.
 
     Messages put before that are still written. Calls `ready` once all channels are observed. If the arena of a channel
     has no memory for its recording, calls `skip` with its name and the error, and goes on with the others.
@@ -198,5 +187,6 @@ def record(
         ready()
         watch(sources, should_stop)
     finally:
-        recorded = [each.close() for each in sources]
-    return recorded
+        for each in sources:
+            each.close()
+    return sources
