@@ -192,6 +192,17 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
                           " subscriptions, which is the limit: close unused ones"};
 }
 
+std::vector<Ring::Position> Ring::positions() const {
+  std::vector<Position> found;
+  for (std::uint32_t number = 0; number < cursors().used(); ++number) {
+    if (!cursors().owner_of(number).claimed) continue;
+    for (const int pid : cursors().pids_of(number)) {
+      found.push_back({number, pid, load_acquire(cursors().at(number).position)});
+    }
+  }
+  return found;
+}
+
 // --- Putting
 
 Status Ring::lock(Locks locks, const WaitContext& wait) {

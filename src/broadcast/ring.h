@@ -127,6 +127,13 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                   const WaitContext& wait);
   Cursor& cursor(std::uint32_t number) const noexcept { return cursors_of(header())[number]; }
+  // The cursors that processes have claimed.
+  struct Position {
+    std::uint32_t cursor;
+    int pid;
+    std::uint64_t next;  // ticket of the next message to read
+  };
+  std::vector<Position> positions() const;
   // Ticket of the oldest message that a reader that does not block can read.
   std::uint64_t oldest() const noexcept;
   // Reads the message of that ticket; kNotFound if it was overwritten.

@@ -19,15 +19,19 @@ using memory::slot_of;
 namespace {
 
 constexpr std::uint64_t kShareOfNotes = 16, kShareOfKept = 8;  // divisors of the arena's budget
-constexpr std::int64_t kCloseWithinNs = 2'000'000'000;
+constexpr std::uint64_t kShareOfFree = 4;                      // divisor of its free memory
+constexpr std::int64_t kMemoryWithinNs = 500'000'000, kCloseWithinNs = 2'000'000'000;
 
 platform::WeakRegistry<Tap>& taps() noexcept {
   return never_destroyed<platform::WeakRegistry<Tap>>();
 }
 
+// Returns a small number if little memory is free, so that a tap can be opened in an arena that is almost full, and
+// leaves the memory to the senders.
 std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool times_only) noexcept {
-  const std::uint64_t share = arena.pool().max_bytes() / kShareOfNotes / note_bytes;
-  return std::clamp(std::bit_floor(share), kMinTapNotes, max_tap_notes(times_only));
+  const memory::BlockPool& pool = arena.pool();
+  const std::uint64_t share = std::min(pool.max_bytes() / kShareOfNotes, pool.free_bytes() / kShareOfFree);
+  return std::clamp(std::bit_floor(share / note_bytes), kMinTapNotes, max_tap_notes(times_only));
 }
 
 // True if the channel has a tap that is alive. Under both locks.
@@ -85,8 +89,13 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   const bool times_only = wants == Wants::kTimes;
   const std::uint64_t note_bytes = tap_note_bytes(control.slot_bytes, times_only);
   const std::uint64_t count = number_of_notes(arena, note_bytes, times_only);
-  auto block = arena.allocate(sizeof(TapHeader) + count * note_bytes, memory::BlockKind::kDeliveries, wait);
-  if (!block) return std::move(block).error();
+  auto block = arena.allocate(sizeof(TapHeader) + count * note_bytes, memory::BlockKind::kDeliveries,
+                              {Deadline::after_ns(kMemoryWithinNs), wait.hooks});
+  if (!block) {
+    Error error = std::move(block).error();
+    if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
+    return error;
+  }
   auto slot = arena.reconciler().reserve_slot();
   if (!slot) return std::move(slot).error();
   auto* header = new (block->data()) TapHeader{};

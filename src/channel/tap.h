@@ -26,8 +26,11 @@ namespace shmtree::channel {
 class Tap {
  public:
   enum class Wants { kMessages, kTimes };
-  // Opens a tap that begins with the next put. kInvalid: the channel has a tap; kOutOfSharedMemory, kFull: no memory
-  // for notes; kUnavailable: no free participant slot.
+  // Opens a tap that begins with the next put. Waits for memory only briefly. Errors:
+  //   kInvalid            the channel has a tap
+  //   kOutOfSharedMemory  no memory for even a few notes
+  //   kUnavailable        no free participant slot
+  //   kTimeout            a stopped process has a lock of the channel
   static Result<std::shared_ptr<Tap>> open(Parts& parts, std::shared_ptr<const void> keeps, Wants wants,
                                            const WaitContext& wait);
   ~Tap();

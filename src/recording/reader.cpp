@@ -82,9 +82,9 @@ Status Reader::read_all() {
   return success();
 }
 
-std::size_t Reader::add_channel(std::string name) {
+std::size_t Reader::add_channel(std::string name, std::string kind) {
   const auto [known, is_new] = places_.try_emplace(std::move(name), channels_.size());
-  if (is_new) channels_.push_back({.channel = known->first});
+  if (is_new) channels_.push_back({.channel = known->first, .kind = std::move(kind)});
   return known->second;
 }
 
@@ -116,6 +116,12 @@ std::optional<Cursor::Record> Cursor::next_record() noexcept {
   const auto size = prefix.number<std::uint64_t>();
   const std::uint64_t begin = at_ + kPrefixBytes;
   if (record.opcode == Opcode::kNone) return record;
+  if (record.opcode == Opcode::kChunk) {  // the next record is the first one in the chunk
+    if (bytes.size() - begin < kChunkBytes) return std::nullopt;
+    record.content = bytes.subspan(begin, kChunkBytes);
+    at_ = begin + kChunkBytes;
+    return record;
+  }
   if (size > bytes.size() - begin) return std::nullopt;
   record.content = bytes.subspan(begin, size);
   at_ = record.opcode == Opcode::kDataEnd ? bytes.size() : begin + size;
@@ -161,7 +167,9 @@ Status Cursor::pass(const Record& record) {
     case Opcode::kNone: return reader_.corrupt(record.at, "a record has the invalid kind 0");
     case Opcode::kChannel: return note_channel(record);
     case Opcode::kChunk:
-      return reader_.corrupt(record.at, "a chunk: another tool has rewritten the recording, so it cannot be mapped");
+      if (Fields(record.content.subspan(kCompressionOffset)).number<std::uint32_t>() == 0) return success();
+      return reader_.corrupt(record.at,
+                             "a compressed chunk: another tool has rewritten the recording, so it cannot be mapped");
     case Opcode::kMetadata: return noting_ == nullptr ? success() : noting_->note_missed(record.content, record.at);
     case Opcode::kDataEnd:
       if (noting_ != nullptr) noting_->is_whole_ = true;
@@ -176,13 +184,19 @@ Status Cursor::note_channel(const Record& record) {
   fields.number<std::uint16_t>();  // the schema number, which is not used
   std::string topic = fields.text();
   const std::string encoding = fields.text();
+  std::string kind;
+  for (Fields metadata = fields.map(); !metadata.at_end();) {
+    const std::string key = metadata.text();
+    std::string value = metadata.text();
+    if (key == kKind) kind = std::move(value);
+  }
   if (fields.wrong() != nullptr) return reader_.corrupt(record.at, fields.wrong());
   if (encoding != kEncoding) {
     return reader_.corrupt(record.at, "the messages of " + quoted(topic) + " are " + quoted(encoding) + " and not " +
                                           quoted(std::string(kEncoding)));
   }
   if (noting_ != nullptr) {
-    channels_[number] = noting_->add_channel(std::move(topic));
+    channels_[number] = noting_->add_channel(std::move(topic), std::move(kind));
     return success();
   }
   const auto known = reader_.places_.find(topic);

@@ -29,6 +29,7 @@ namespace shmtree::recording {
 struct Count {
   std::string channel{};
   std::uint64_t messages = 0;
+  std::string kind{};  // what was recorded, such as "queue"; empty in older files
 };
 
 // A message. `frame` points into the mapped file.
@@ -65,7 +66,7 @@ class Reader {
   friend class Cursor;
   explicit Reader(std::string path) noexcept : path_(std::move(path)) {}
   Status read_all();
-  std::size_t add_channel(std::string name);
+  std::size_t add_channel(std::string name, std::string kind);
   Status note_missed(std::span<const std::byte> metadata, std::uint64_t at);
   Error corrupt(std::uint64_t at, const std::string& what) const;
 

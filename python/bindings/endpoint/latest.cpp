@@ -70,6 +70,17 @@ py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
   return decoded(unwrap(std::move(held)), *store, copy, self.allow_pickle);
 }
 
+// Returns (version, frame) of the next version if it is still there, else of the newest one. Does not wait.
+py::tuple frame_after(const LatestEnd& self, std::uint64_t known) {
+  const auto store = self.open();
+  ClosableHooks hooks(self, py::bool_(false), py::handle());
+  hooks.done(store->wait_for_newer(known, hooks.wait()));
+  auto held = store->at(known + 1);
+  if (!held) held = store->newest(known);
+  const Held one = hooks.done(std::move(held));
+  return published_frame(*store->arena(), one.version, {one.block.data(), one.bytes}, one.block);
+}
+
 py::dict latest_stats(const LatestEnd& self) {
   const auto store = self.open();
   const Store::Kept kept = store->kept();
@@ -103,6 +114,7 @@ void bind_latest(py::module_& module) {
             unwrap(store.check_options({history, allow_pickle}));
           },
           "history"_a, "allow_pickle"_a)
+      .def("progress", [](const Store& store) { return progress_of(*store.ring()); })
       .def("check", [](const Store& store) { return store.ring()->check(); });
   py::class_<LatestEnd> end(module, "LatestBase", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
@@ -112,6 +124,7 @@ void bind_latest(py::module_& module) {
       .def_property_readonly("allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; })
       .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
       .def("_at", &at, "version"_a, "copy"_a)
+      .def("_get_frame", &frame_after, "known"_a)
       .def("_stats", &latest_stats)
       .def("_name_to_get", &name_of_wakes)
       .def(

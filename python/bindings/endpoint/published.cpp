@@ -149,4 +149,23 @@ py::object decode_published(Arena& arena, std::span<const std::byte> frame, cons
   throw;
 }
 
+py::tuple published_frame(Arena& arena, std::uint64_t number, std::span<const std::byte> frame,
+                          const memory::Lease& block) {
+  const auto raw = endpoint::seen_frame(
+      arena,
+      {.ticket = number, .put_ns = 0, .frame = frame, .block = block.valid() ? block.ref() : memory::BlockRef{}});
+  if (!raw) {
+    raise_from_frame(raw.error());
+    throw py::error_already_set();
+  }
+  return py::make_tuple(number, py::bytes(reinterpret_cast<const char*>(raw->bytes.data()), raw->bytes.size()));
+}
+
+py::tuple progress_of(const broadcast::Ring& ring) {
+  py::list publishers, readers;
+  for (const int pid : ring.publishers()) publishers.append(pid);
+  for (const auto& one : ring.positions()) readers.append(py::make_tuple(one.cursor, one.pid, one.next));
+  return py::make_tuple(ring.tail(), publishers, readers, ring.check_publishers().ok());
+}
+
 }  // namespace shmtree::python

@@ -22,6 +22,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/objects/arena_arrays.h"
+#include "broadcast/ring.h"
 #include "endpoint/message_transfers.h"
 #include "memory/arena.h"
 
@@ -149,5 +150,13 @@ enum class Retry {
 // are read-only. `copy` is the result of endpoint::copy_policy_of_published(). Sets `*retry` before it throws.
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
                                   CopyPolicy copy, bool allow_pickle, Retry* retry = nullptr);
+
+// Returns (number, frame): the frame of a published message, as bytes that stand alone.
+pybind11::tuple published_frame(memory::Arena& arena, std::uint64_t number, std::span<const std::byte> frame,
+                                const memory::Lease& block);
+
+// Returns (number of messages put, pids of the publishers, [(subscription, its pid, number of messages that it has
+// passed)], False if no publisher is left).
+pybind11::tuple progress_of(const broadcast::Ring& ring);
 
 }  // namespace shmtree::python

@@ -65,6 +65,16 @@ py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle
   return read_one(self, *subscriber, hooks, policy);
 }
 
+// Returns (ticket, frame) of the next message, without waiting.
+py::tuple get_frame(const SubscriberEnd& self) {
+  const auto reader = self.open();
+  BroadcastBuffer place(*reader);
+  ClosableHooks hooks(self, py::bool_(false), py::handle());
+  hooks.done(reader->get(place.message(), hooks.wait()));
+  const broadcast::Incoming& message = place.message();
+  return published_frame(*reader->ring()->arena(), message.ticket, message.frame(), message.block);
+}
+
 // Appends the next message without waiting. Returns null on success, the error if the next call must raise it, or None
 // if the next call will run into the same error.
 py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy copy, py::list& items) try {
@@ -134,6 +144,7 @@ void bind_subscriber(py::module_& module) {
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
       .def("_get_many", &get_many_broadcast, "n"_a, "timeout"_a, "copy"_a)
+      .def("_get_frame", &get_frame)
       .def("_give", &give)
       .def("qsize", [](const SubscriberEnd& self) { return self.open()->size(); })
       .def("fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); })

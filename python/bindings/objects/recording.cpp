@@ -95,6 +95,13 @@ void bind_recording(py::module_& module) {
       .def(py::init<int, std::string>(), "fd"_a, "path"_a)
       .def_buffer(&MappedRecording::buffer)
       .def_property_readonly("channels", [](const MappedRecording& self) { return dict_of(self.reader().channels()); })
+      .def("kind",
+           [](const MappedRecording& self, const std::string& channel) {
+             for (const Count& one : self.reader().channels()) {
+               if (one.channel == channel) return one.kind;
+             }
+             return std::string();
+           })
       .def_property_readonly("missed", [](const MappedRecording& self) { return dict_of(self.reader().missed()); })
       .def_property_readonly("whole", [](const MappedRecording& self) { return self.reader().is_whole(); })
       .def("__len__", [](const MappedRecording& self) { return self.reader().size(); })

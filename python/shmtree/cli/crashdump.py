@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import itertools
 import json
 import os
 import resource
 import select
-import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
@@ -18,6 +18,7 @@ from .. import _core
 from .._codec import whole_files
 from .._ipc.observer import Observer, is_of, messages, seen
 from .arguments import add_json, add_verb, seconds
+from .results import count, failed, print_line
 from .tables import label, pid_list
 
 MAX_MESSAGES = 1000  # messages of each channel in a dump
@@ -69,8 +70,8 @@ class Watch:
             if arena["refused"]:
                 self.trouble = f"cannot watch arena {label(arena)}: {arena['refused']}"
         owed = yield from self._dumps(arenas, now)
-        before = {arena["uuid"]: (now, arena) for arena in arenas}
-        self._before = before | {uuid: self._before[uuid] for uuid in owed & self._before.keys()}
+        kept = {uuid: self._before[uuid] for uuid in owed & self._before.keys()}
+        self._before = {arena["uuid"]: (now, arena) for arena in arenas} | kept
         self._let_go(arenas, owed)
         with _spare_descriptors():
             for arena in arenas:
@@ -187,31 +188,23 @@ def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any])
     """Returns the last state of a killed process, from the arena and the previous snapshot."""
     was = next((each for each in before["participants"] if _dead(before, each) == _dead(arena, one)), one)
     pids = {was["pid"], one["namespace_pid"]} - {0}
-    ends = {
-        word: [
-            each["name"] if each["name"] is not None else number
-            for number, each in enumerate(before["channels"])
-            if each["refused"] is None and pids & set(each[key])
-        ]
-        for word, key in (("senders", "sender_pids"), ("receivers", "receiver_pids"))
-    }
-    locks = [
-        f"the {end}s of {each['name'] if each['name'] is not None else number}"
-        for number, each in enumerate(arena["channels"])
+    last: dict[str, Any] = {"pid": was["pid"] or one["namespace_pid"], "waits": one["waits"]}
+    for end in ("sender", "receiver"):
+        last[f"{end}s"] = [name for name, each in _named_channels(before) if pids & set(each[f"{end}_pids"])]
+    last["held"] = [each for each in before["holders"] if each["pid"] in pids]
+    last["locks"] = [
+        f"the {end}s of {name}"
+        for name, each in _named_channels(arena)
         for end in ("sender", "receiver")
-        if each["refused"] is None and each[f"{end}_locked_by"] is not None and each[f"{end}_locked_by"] in pids
+        if each[f"{end}_locked_by"] in pids
     ]
-    return {
-        "pid": was["pid"] or one["namespace_pid"],
-        "waits": one["waits"],
-        **ends,
-        "held": [each for each in before["holders"] if each["pid"] in pids],
-        "locks": locks,
-    }
+    return last
 
 
-def _watching(count: int) -> str:
-    return f"watching {count} arena{'' if count == 1 else 's'}"
+def _named_channels(arena: dict[str, Any]) -> list[tuple[str | int, dict[str, Any]]]:
+    """Returns the readable channels with their names, or their numbers if they have none."""
+    channels = [each for each in enumerate(arena["channels"]) if each[1]["refused"] is None]
+    return [(number if each["name"] is None else each["name"], each) for number, each in channels]
 
 
 def _run_crashdump(options: argparse.Namespace) -> int:
@@ -219,37 +212,30 @@ def _run_crashdump(options: argparse.Namespace) -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     watch, trouble = Watch(options.out, options.names), ""
-    is_first = True
-    while True:
+    for is_first in itertools.chain([True], itertools.repeat(False)):
         for path, pids in watch.look():
-            words = f"{pid_list(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
-            print(json.dumps({"dump": path, "killed": pids}) if options.json else words, flush=True)
+            text = f"{pid_list(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
+            print_line(options, text, dump=path, killed=pids)
         if watch.trouble not in ("", trouble):
-            print(f"shmtree: {watch.trouble}", file=sys.stderr)
+            failed(watch.trouble)
         trouble = watch.trouble
         if is_first:
-            print(json.dumps({"watching": len(watch)}) if options.json else _watching(len(watch)), flush=True)
-        is_first = False
+            print_line(options, f"watching {count(len(watch), 'arena')}", watching=len(watch))
         watch.wait(options.interval)
+    return 0
 
 
 def add_to(verbs: Any) -> None:
-    verb = add_verb(
-        verbs,
-        "crashdump",
-        "write a file when a process was killed",
-        """
+    examples = """
         shmtree crashdump --out dumps
         shmtree crashdump --out dumps 4711 samples
-        """,
-        "The file has the state of the arena that the process used. It runs until you end it.",
-    )
-    verb.add_argument(
-        "names", metavar="PID|NAME", nargs="*", help="only arenas with these processes or names (default: all)"
-    )
+        """
+    details = "The file has the state of the arena that the process used. It runs until you end it."
+    verb = add_verb(verbs, "crashdump", "write a file when a process was killed", examples, details)
+    names = "only arenas with these processes or names (default: all)"
+    verb.add_argument("names", metavar="PID|NAME", nargs="*", help=names)
     verb.add_argument("--out", metavar="DIR", required=True, help="folder for the files; created if it does not exist")
-    verb.add_argument(
-        "--interval", metavar="S", type=seconds, default=0.2, help="seconds between snapshots (default: %(default)s)"
-    )
+    interval = "seconds between snapshots (default: %(default)s)"
+    verb.add_argument("--interval", metavar="S", type=seconds, default=0.2, help=interval)
     add_json(verb, "print one line of JSON for each file")
     verb.set_defaults(run=_run_crashdump)

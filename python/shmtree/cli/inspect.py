@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from typing import Any
 
 from .._ipc.observer import is_of, messages, observe, seen
 from . import drawing, tables
 from .arguments import add_json, add_verb, count
+from .results import failed
 
 MAX_MESSAGES = 8
 
@@ -32,12 +32,8 @@ def _inspect(options: argparse.Namespace) -> int:
             ]
         found = [arena for arena in found if arena["channels"]]
     if not found:
-        print(
-            f"shmtree: no process, name or uuid {options.what!r} among the arenas of this user;"
-            " shmtree ls --all lists them",
-            file=sys.stderr,
-        )
-        return 1
+        where = "among the arenas of this user; shmtree ls --all lists them"
+        return failed(f"no process, name or uuid {options.what!r} {where}")
     for arena in found:
         for channel in arena.get("channels", ()):
             if channel["refused"] is None:
@@ -48,26 +44,16 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = add_verb(
-        verbs,
-        "inspect",
-        "describe an arena and its queued messages",
-        """
+    examples = """
         shmtree inspect 4711
         shmtree inspect samples --messages 2
         shmtree inspect 4711:samples --json
-        """,
-        "The messages stay queued.",
-    )
-    verb.add_argument(
-        "what", metavar="PID|NAME[:CHANNEL]", help="a pid, a name, or at least the first 8 digits of a uuid"
-    )
-    verb.add_argument(
-        "--messages",
-        metavar="N",
-        type=count,
-        default=MAX_MESSAGES,
-        help="messages of each channel to describe (default: %(default)s)",
-    )
+        """
+    details = "The messages stay queued."
+    verb = add_verb(verbs, "inspect", "describe an arena and its queued messages", examples, details)
+    what = "a pid, a name, or at least the first 8 digits of a uuid"
+    verb.add_argument("what", metavar="PID|NAME[:CHANNEL]", help=what)
+    most = "messages of each channel to describe (default: %(default)s)"
+    verb.add_argument("--messages", metavar="N", type=count, default=MAX_MESSAGES, help=most)
     add_json(verb, "print one line of JSON")
     verb.set_defaults(run=_inspect)

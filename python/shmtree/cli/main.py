@@ -6,6 +6,7 @@ import argparse
 import importlib
 import io
 import os
+import queue
 import signal
 import sys
 from collections.abc import Sequence
@@ -69,10 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 0 if verb in _ENDLESS else 130
-    except BrokenPipeError:  # the reader has closed the pipe; prevents a second error at interpreter exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (OSError, ValueError, Error) as error:
+    except (OSError, ValueError, Error, queue.Full) as error:
+        if isinstance(error, BrokenPipeError) and not isinstance(error, Error):
+            # The reader has closed the pipe; this prevents a second error at interpreter exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         if sys.stderr is not None:
             print(f"shmtree: {error}", file=sys.stderr)
         return 1

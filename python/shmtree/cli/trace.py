@@ -6,8 +6,11 @@ it. The time base is the same, so that one file can contain the events of both.
 
 from __future__ import annotations
 
+import collections
+import functools
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,14 +18,17 @@ from typing import Any, NamedTuple, TextIO
 
 from .. import _core
 from .._ipc.observer import observe
-from ..errors import Error
+from ..errors import Error, OutOfSharedMemory
+from ..recording._tap import Watched, watch
 from . import drawing, processes, tables
 
-_PAUSE_S = 0.001  # interval of checks that find nothing
 _MAX_AT_ONCE = 4096
 _MAX_MESSAGES = 1_000_000  # limit of a trace: viewers do not show more
 _DURATION_NS = 1_000  # displayed duration of an event; only its time is recorded
 _COUNTER_NS = 100_000  # interval between two counts of queued messages
+# Number of messages put, pids of the senders, (number, pid, number of messages passed) of each reader, and False at the
+# end of the stream.
+_Progress = tuple[int, list[int], list[tuple[int, int, int]], bool]
 _BASE_S = 7_889_238  # times count from the last multiple of this, as in torch.profiler
 
 
@@ -38,23 +44,29 @@ class Times(NamedTuple):
     got_thread: int
 
 
-class Traced(NamedTuple):
-    """A channel and its recorded times."""
+class Traced(Watched):
+    """Base of what reads the times of one channel."""
 
-    name: str
-    older: list[tuple[int, int]]  #: (ns, messages): number of earlier messages that were still queued at that time
-    times: list[Times]
-    missed: int
-
-
-class _Tap:
-    def __init__(self, arena: dict[str, Any], channel: dict[str, Any], name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._channel = _core.Channel.open(_core.open_arena(bytes.fromhex(arena["uuid"])), channel["block"])
-        self._gone, older = self._counts()
-        self._older = [(time.monotonic_ns(), older)]
-        self._tap = _core.Tap(self._channel, times_only=True)
         self.times: list[Times] = []
+        #: (ns, messages): number of earlier messages that were still queued; empty if only counts are known
+        self.older: list[tuple[int, int]] = []
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+
+class _Tap(Traced):
+    """Reads the times that senders and receivers of a pair or a queue write down."""
+
+    def __init__(self, channel: _core.Channel, name: str) -> None:
+        super().__init__(name)
+        self._channel = channel
+        self._tap = _core.Tap(channel, times_only=True)
+        self._gone, older = self._counts()
+        self.older.append((time.monotonic_ns(), older))
 
     def _counts(self) -> tuple[int, int]:
         """Returns the number of messages that were received or dropped, and of those that never were.
@@ -65,135 +77,160 @@ class _Tap:
         gone = stats["received"] + stats["dropped"]
         return gone, stats["put"] - gone
 
-    def _count_older(self) -> None:
-        """Counts the messages that were put before the tap was opened.
-
-        It has no times for them. They precede the others.
-        """
-        left = max(self._older[0][1] - (self._counts()[0] - self._gone), 0)
-        if left < self._older[-1][1]:
-            self._older.append((time.monotonic_ns(), left))
-
-    def look(self, also_queued: bool = False) -> bool:
-        """Reads new times. Returns True if there were any."""
-        if self._older[-1][1]:
-            self._count_older()
-        seen = self._tap.take_times(_MAX_AT_ONCE, also_queued)
+    def look(self) -> bool:
+        if self.older[-1][1]:  # messages that were put before the tap was opened have no times, and precede the others
+            left = max(self.older[0][1] - (self._counts()[0] - self._gone), 0)
+            if left < self.older[-1][1]:
+                self.older.append((time.monotonic_ns(), left))
+        seen = self._tap.take_times(_MAX_AT_ONCE, self._is_stopped)
         self.times += map(Times._make, seen)
+        self.is_over = self._tap.is_over
         return bool(seen)
 
-    @property
-    def is_over(self) -> bool:
-        return self._tap.is_over
-
     def stop(self) -> None:
+        super().stop()
         self._tap.stop()
 
-    def close(self) -> Traced:
+    def close(self) -> None:
         self._tap.close()
-        return Traced(self.name, self._older, self.times, self._tap.missed)
+        self.missed = self._tap.missed
 
 
-def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+class _Counter(Traced):
+    """Detects puts and receipts by counts, without memory for a tap. Their times are those of the checks."""
+
+    def __init__(self, progress: Callable[[], _Progress], name: str) -> None:
+        super().__init__(name)
+        self._progress = progress
+        self._put, _, readers, _ = progress()
+        self._read = {(number, pid): passed for number, pid, passed in readers}
+
+    def look(self) -> bool:
+        put, publishers, readers, is_attended = self._progress()
+        now, count = time.monotonic_ns(), len(self.times)
+        pid = publishers[0] if len(publishers) == 1 else 0
+        self.times += [Times(ticket, now, pid, pid, 0, 0, 0) for ticket in range(self._put, put)]
+        self._put = put
+        for number, pid, passed in readers:
+            read = self._read.get((number, pid), passed)
+            self.times += [Times(ticket, 0, 0, 0, now, pid, pid) for ticket in range(read, passed)]
+            self._read[number, pid] = passed
+        self.is_over = self._is_stopped or not is_attended
+        return len(self.times) > count
+
+
+def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) -> Traced:
+    core = _core.open_arena(bytes.fromhex(arena["uuid"]))
+    if kind != "channels":
+        published = (_core.Ring if kind == "broadcasts" else _core.LatestStore).open(core, thing["block"])
+        return _Counter(published.progress, name)
+    channel = _core.Channel.open(core, thing["block"])
+    try:
+        return _Tap(channel, name)
+    except OutOfSharedMemory:
+        return _Counter(functools.partial(_progress_of, channel, thing), name)
+
+
+def _progress_of(channel: _core.Channel, thing: dict[str, Any]) -> _Progress:
+    """Returns the same as `Ring.progress`, for a pair or a queue. Names a receiver only if there is one."""
+    stats = channel.stats()
+    pids = thing["receiver_pids"]
+    reader = pids[0] if len(pids) == 1 else 0
+    return stats["put"], thing["sender_pids"], [(0, reader, stats["received"])], True
+
+
+def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any], str]]:
     """Yields the named channels, or all. FileNotFoundError for an unknown name; Error for an unreadable one."""
     left = set(names)
     for arena in observe()["arenas"]:
         for name in left & set(arena["names"]) if arena["refused"] else ():
             raise Error(f"cannot trace the name {name!r}: {arena['refused']}")
-        for number, channel in enumerate(arena.get("channels", ())):
-            if channel["refused"] is None and (not names or left & set(channel["names"])):
-                left -= set(channel["names"])
-                yield arena, channel, tables.channel_label(arena, number)
+        for kind in ("channels", "broadcasts", "latests"):
+            for number, thing in enumerate(arena.get(kind, ())):
+                if thing["refused"] is None and (not names or left & set(thing["names"])):
+                    left -= set(thing["names"])
+                    shown = number if kind == "channels" else f"{kind[:-1]} {number}"
+                    name = drawing.printable(thing["names"][0]) if thing["names"] else f"{tables.label(arena)}:{shown}"
+                    yield arena, kind, thing, name
     if left:
         raise FileNotFoundError(f"no channel named {' or '.join(map(repr, sorted(left)))}; shmtree ls lists the names")
 
 
 def trace(
-    names: Sequence[str],
-    ready: Callable[[int, list[str]], None],
-    should_stop: Callable[[], bool],
+    names: Sequence[str], ready: Callable[[int, list[str]], None], should_stop: Callable[[], bool]
 ) -> list[Traced]:
     """Traces channels until `should_stop` returns True, or until all of them have ended.
 
     Calls `ready` with the number of traced channels and the reasons why others are not traced. If a channel was named
     explicitly and cannot be traced, that is an error.
     """
-    taps: list[_Tap] = []
+    sources: list[Traced] = []
     refused: list[str] = []
     try:
-        for arena, channel, name in _chosen(names):
+        for arena, kind, thing, name in _chosen(names):
             try:
-                taps.append(_Tap(arena, channel, name))
+                sources.append(_source(arena, kind, thing, name))
             except (OSError, ValueError, Error) as error:
                 if names:
                     raise
                 refused.append(f"{name}: {error}")
-        ready(len(taps), refused)
-        while not should_stop() and not all(tap.is_over for tap in taps):
-            any_seen = [tap.look() for tap in taps]
-            if not any(any_seen):
-                time.sleep(_PAUSE_S)
-            if sum(len(tap.times) for tap in taps) >= _MAX_MESSAGES:
-                break
-        for tap in taps:
-            tap.stop()
-            while tap.look(also_queued=True):
-                pass
+        ready(len(sources), refused)
+        watch(sources, lambda: should_stop() or sum(len(each.times) for each in sources) >= _MAX_MESSAGES)
     finally:
-        traced = [tap.close() for tap in taps]
-    return traced
+        for each in sources:
+            each.close()
+    return sources
 
 
 # --- As events
 
 
-def _microseconds(ns: int) -> float:
+class _Slice(NamedTuple):
+    """A put or a receipt, as an event with a short duration."""
+
+    ns: int
+    what: str
+    channel: str
+    ticket: int
+    flow: int  # number of the arrow from the put to the receipt; 0: none
+
+
+def _microseconds(ns: float) -> float:
     return ns / 1000
 
 
-class _Thread:
-    """The row of one thread: its puts and receipts in sequence, each with a short duration."""
-
-    def __init__(self, pid: int, thread: int) -> None:
-        self._where = {"pid": pid, "tid": thread}
-        self._slices: list[tuple[int, str, Traced, int, int]] = []
-
-    def add(self, ns: int, what: str, channel: Traced, ticket: int, flow: int) -> None:
-        self._slices.append((ns, what, channel, ticket, flow))
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        self._slices.sort(key=lambda each: each[0])
-        begins: list[int] = []
-        for each in self._slices:  # several messages of one call have the same time
-            begins.append(max(each[0], begins[-1] + 1) if begins else each[0])
-        for number, (_, what, channel, ticket, flow) in enumerate(self._slices):
-            begin = begins[number]
-            end = min([begin + _DURATION_NS, *begins[number + 1 : number + 2]])
-            ts = _microseconds(begin)
-            args = {"channel": channel.name, "ticket": ticket}
-            yield {"ph": "X", "cat": "shmtree", "name": f"{what} {channel.name}", **self._where, "ts": ts,
-                   "dur": _microseconds(end - begin), "args": args}  # fmt: skip
-            if flow:
-                ends = {"ph": "s"} if what == "put" else {"ph": "f", "bp": "e"}
-                yield {**ends, "cat": "shmtree", "name": "message", "id": flow, **self._where, "ts": ts}
-
-
-def _threads(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int], _Thread]:
-    threads: dict[tuple[int, int], _Thread] = {}
-    flow = 0
+def _rows(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int], list[_Slice]]:
+    """Returns the puts and receipts of each thread, by its pid and id."""
+    rows: dict[tuple[int, int], list[_Slice]] = collections.defaultdict(list)
+    flows = itertools.count(1)
     for channel in channels:
         for one in channel.times:
-            flow += 1
+            flow = next(flows) if one.put_ns and one.got_ns else 0
             ends = [("put", one.put_ns, one.put_pid, one.put_thread), ("get", one.got_ns, one.got_pid, one.got_thread)]
             for what, ns, pid, thread in ends:
                 if ns:
-                    where = threads.setdefault((pid, thread), _Thread(pid, thread))
-                    where.add(since_base_ns + ns, what, channel, one.ticket, flow if one.got_ns else 0)
-    return threads
+                    rows[pid, thread].append(_Slice(since_base_ns + ns, what, channel.name, one.ticket, flow))
+    return rows
+
+
+def _row_events(pid: int, thread: int, slices: list[_Slice]) -> Iterator[dict[str, Any]]:
+    slices.sort(key=lambda each: each.ns)
+    # Several messages of one call have the same time.
+    begins = list(itertools.accumulate((each.ns for each in slices), lambda last, ns: max(ns, last + 1)))
+    for each, begin, following in zip(slices, begins, [*begins[1:], math.inf], strict=True):
+        where = {"cat": "shmtree", "pid": pid, "tid": thread, "ts": _microseconds(begin)}
+        duration = min(_DURATION_NS, following - begin)
+        yield {"ph": "X", "name": f"{each.what} {each.channel}", **where, "dur": _microseconds(duration),
+               "args": {"channel": each.channel, "ticket": each.ticket}}  # fmt: skip
+        if each.flow:
+            ends = {"ph": "s"} if each.what == "put" else {"ph": "f", "bp": "e"}
+            yield {**ends, "name": "message", "id": each.flow, **where}
 
 
 def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
-    """Yields the number of queued messages over time."""
+    """Yields the number of queued messages over time, if their exact times are known."""
+    if not channel.older:
+        return
     changes = [(one.put_ns, 1) for one in channel.times] + [(one.got_ns, -1) for one in channel.times if one.got_ns]
     changes += [(ns, left - before) for (_, before), (ns, left) in itertools.pairwise(channel.older)]
     changes.sort()
@@ -211,15 +248,15 @@ def _named(kind: str, pid: int, thread: int, name: str) -> dict[str, Any]:
 
 
 def _events(channels: list[Traced], since_base_ns: int) -> Iterator[dict[str, Any]]:
-    threads = _threads(channels, since_base_ns)
+    rows = _rows(channels, since_base_ns)
     yield _named("process", 0, 0, "shmtree channels")
-    for pid in sorted({pid for pid, _ in threads}):
+    for pid in sorted({pid for pid, _ in rows}):
         if name := drawing.printable(" ".join(processes.words_of(pid)[:3])):
             yield _named("process", pid, 0, name)
     for channel in channels:
         yield from _counters(channel, since_base_ns)
-    for each in threads.values():
-        yield from each.events()
+    for (pid, thread), slices in rows.items():
+        yield from _row_events(pid, thread, slices)
 
 
 def write(channels: list[Traced], out: TextIO) -> None:

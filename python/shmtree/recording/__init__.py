@@ -24,8 +24,9 @@ class RecordedMessage(NamedTuple):
     """One message of a recording."""
 
     channel: str  #: name of the channel that it was put into
-    time_ns: int  #: time of the put, in nanoseconds since the epoch
-    sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel
+    #: time of the put, in nanoseconds since the epoch; of a Broadcast or Latest, the time at which it was read
+    time_ns: int
+    sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel, or of its version
     frame: memoryview  #: the message in the mapped file, in the form that `unpack` takes
 
     def load(self, *, copy: bool | None = None, allow_pickle: bool = False) -> Any:

@@ -1,14 +1,20 @@
-"""Writer of recordings: MCAP files (https://mcap.dev/spec) without chunks, so that frames are stored unchanged.
+"""Writer of recordings: MCAP files (https://mcap.dev/spec) with chunks that are not compressed, and an index of them.
+
+    magic  header  channel...  (chunk  message index...)...  metadata  data end  summary  footer  magic
+
+    chunk     first time: 8   last time: 8   size: 8   CRC: 4   compression: 4   size: 8   (padding  message)...
 
 Every frame begins at a multiple of 64, so that its arrays can be used in the mapped file. Before a message, a record of
-a private opcode, which readers skip, fills the gap. A file that was cut off at any byte has complete records up to the
-cut, and can be read up to there. The summary at the end is for other tools. The extension reads the files
+a private opcode, which readers skip, fills the gap. Messages are in the file when `write` returns: the last chunk
+grows, and its header is written again each time. So a file that was cut off at any byte has complete records up to the
+cut, and can be read up to there. The message indexes and the summary are for other tools. The extension reads the files
 (src/recording).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import struct
 from collections.abc import Sequence
@@ -18,17 +24,22 @@ from .._codec import whole_files
 from .._core import VERSION, CheckedFd
 
 MAGIC = b"\x89MCAP0\r\n"
-HEADER, FOOTER, CHANNEL, MESSAGE = 0x01, 0x02, 0x04, 0x05
+HEADER, FOOTER, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX, CHUNK_INDEX = 0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x08
 STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
 PADDING = 0x80  # first opcode that the format reserves for private use
 PROFILE = ENCODING = "shmtree"
+KIND = "kind"  # metadata of a channel: what it was, such as "queue"
 MISSED = "shmtree.missed"  # name of the metadata with the number of messages of each channel that were missed
 
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<BQ")  # of every record: opcode, number of following bytes
 _MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
+_CHUNK = struct.Struct("<BQQQQIIQ")  # prefix, first time, last time, size, CRC, compression, size; the records follow
+_ENTRY = struct.Struct("<QQ")  # of a message index: time, offset in the chunk
 _STATISTICS = struct.Struct("<QHIIIIQQI")  # followed by the number of messages for each channel
 _FOOTER = struct.Struct("<BQQQI")
+_NO_CRC = 0
+_CHUNK_BYTES = 1 << 20  # a chunk ends with the message that makes it as large as this
 _PRIVATE = 0o600  # mode of a new file
 _MAX_PARTS = 1000  # of one writev; the system's limit is 1,024
 _MAX_CHANNELS = 0xFFFF
@@ -58,6 +69,38 @@ def _padding(offset: int) -> bytes:
     return _record(PADDING, bytes(missing - _PREFIX.size))
 
 
+class _Chunk:
+    """A chunk, and where its messages are."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at  # offset in the file
+        self.first_ns = self.last_ns = 0  # times of its messages
+        self.entries: dict[int, list[tuple[int, int]]] = {}  # of each channel: (time, offset in the chunk)
+
+    def add(self, channel: int, time_ns: int, offset: int) -> None:
+        self.first_ns = min(self.first_ns, time_ns) if self.entries else time_ns
+        self.last_ns = max(self.last_ns, time_ns)
+        self.entries.setdefault(channel, []).append((time_ns, offset - self.at - _CHUNK.size))
+
+    def header(self, end: int) -> bytes:
+        """Returns the bytes before its records. `end`: offset in the file at which the chunk ends."""
+        nbytes = end - self.at - _CHUNK.size
+        length = end - self.at - _PREFIX.size
+        return _CHUNK.pack(CHUNK, length, self.first_ns, self.last_ns, nbytes, _NO_CRC, 0, nbytes)
+
+    def indexes(self, end: int) -> tuple[list[bytes], bytes]:
+        """Returns the message indexes that follow the chunk at `end`, and its entry in the summary."""
+        parts, offsets, at = list[bytes](), b"", end
+        for channel, entries in self.entries.items():
+            packed = b"".join(itertools.starmap(_ENTRY.pack, sorted(entries)))
+            parts.append(_record(MESSAGE_INDEX, struct.pack("<HI", channel, len(packed)) + packed))
+            offsets += struct.pack("<HQ", channel, at)
+            at += len(parts[-1])
+        content = struct.pack("<QQQQI", self.first_ns, self.last_ns, self.at, end - self.at, len(offsets)) + offsets
+        nbytes = end - self.at - _CHUNK.size
+        return parts, _record(CHUNK_INDEX, content + struct.pack("<QIQQ", at - end, 0, nbytes, nbytes))
+
+
 class Writer:
     """Writes a new recording, which only its user may read.
 
@@ -71,12 +114,14 @@ class Writer:
     def __init__(self, path: whole_files.AnyPath) -> None:
         self.path = os.fsdecode(path)
         self.messages = 0
+        self.nbytes = 0  #: bytes of the file so far
         self._channels: dict[str, int] = {}  # by name, from 0
         self._counts: list[int] = []
         self._records: list[bytes] = []  # records of the channels
         self._missed: dict[str, int] = {}
-        self._first_ns = self._last_ns = 0
-        self._offset = 0
+        self._chunk: _Chunk | None = None  # the one that grows
+        self._times: list[int] = []  # of the first and last messages of the chunks
+        self._chunk_indexes: list[bytes] = []
         self._file: CheckedFd | None = None
         self._is_closed = False
 
@@ -94,12 +139,7 @@ class Writer:
                 self._close_file()
             self._file = CheckedFd(os.dup(new.fd))  # another file if it was copied into the old one
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file so far."""
-        return self._offset
-
-    def add_channel(self, name: str) -> int:
+    def add_channel(self, name: str, kind: str = "channel") -> int:
         """Returns the number of a channel for `write`. Raises ValueError for more than 65,535 channels."""
         if name in self._channels:
             return self._channels[name]
@@ -107,9 +147,10 @@ class Writer:
         if number == _MAX_CHANNELS:
             raise ValueError(f"a recording cannot have more than {_MAX_CHANNELS} channels")
         no_schema = 0
-        content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
+        content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({KIND: kind})
         record = _record(CHANNEL, content)
         if self._file is not None:
+            self._end_chunk()
             self._append([record])
         self._channels[name] = number
         self._counts.append(0)
@@ -121,32 +162,53 @@ class Writer:
 
         After an error, the file has the messages for which there was space.
         """
-        for first in range(0, len(messages), _MAX_PARTS // 2):
-            some = messages[first : first + _MAX_PARTS // 2]
+        some, nbytes = list[tuple[int, int, Any]](), 0
+        for number, message in enumerate(messages, 1):
+            some.append(message)
+            nbytes += memoryview(message[2]).nbytes
+            if nbytes < _CHUNK_BYTES and len(some) < _MAX_PARTS // 2 and number < len(messages):
+                continue
             try:
                 self._write(channel, some)
             except OSError:
                 for each in some:
                     self._write(channel, [each])
+            some, nbytes = [], 0
 
     def _write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
         if self._file is None:
             self.begin()
-        parts: list[Any] = []
-        offset = self._offset
+        if self._chunk is not None and self.nbytes - self._chunk.at >= _CHUNK_BYTES:
+            self._end_chunk()
+        chunk, parts, places, offset = self._chunk, list[Any](), list[tuple[int, int]](), self.nbytes
+        if chunk is None:
+            chunk = _Chunk(offset)
+            parts.append(chunk.header(offset + _CHUNK.size))
+            offset += _CHUNK.size
         for time_ns, ticket, frame in messages:
             padding = _padding(offset)
             nbytes = memoryview(frame).nbytes
             content = _MESSAGE.size - _PREFIX.size + nbytes
             head = _MESSAGE.pack(MESSAGE, content, channel, ticket & 0xFFFFFFFF, time_ns, time_ns)
             parts += (padding + head, frame)
+            places.append((time_ns, offset + len(padding)))
             offset += len(padding) + _MESSAGE.size + nbytes
         self._append(parts)
-        times = [time_ns for time_ns, _, _ in messages]
-        self._first_ns = min(self._first_ns, *times) if self.messages else min(times)
-        self._last_ns = max(self._last_ns, *times)
+        self._chunk = chunk
+        for time_ns, at in places:
+            chunk.add(channel, time_ns, at)
         self.messages += len(messages)
         self._counts[channel] += len(messages)
+        with contextlib.suppress(OSError):  # the messages are in the file; the next write tries again
+            os.pwrite(self._number(), chunk.header(offset), chunk.at)
+
+    def _end_chunk(self) -> None:
+        if self._chunk is not None:
+            parts, index = self._chunk.indexes(self.nbytes)
+            self._append(parts)
+            self._chunk_indexes.append(index)
+            self._times += (self._chunk.first_ns, self._chunk.last_ns)
+            self._chunk = None
 
     def note_missed(self, name: str, count: int) -> None:
         """Records that `count` messages of that channel are not in the recording."""
@@ -173,20 +235,20 @@ class Writer:
         return self._file.number(f"cannot write {self.path!r}")
 
     def _end(self) -> None:
+        self._end_chunk()
         index = b""
         if any(self._missed.values()):
             missed = {name: str(count) for name, count in self._missed.items() if count}
             metadata = _record(METADATA, _text(MISSED) + _map(missed))
-            index = _record(METADATA_INDEX, struct.pack("<QQ", self._offset, len(metadata)) + _text(MISSED))
+            index = _record(METADATA_INDEX, struct.pack("<QQ", self.nbytes, len(metadata)) + _text(MISSED))
             self._append([metadata])
-        no_crc = 0
-        self._append([_record(DATA_END, struct.pack("<I", no_crc))])
+        self._append([_record(DATA_END, struct.pack("<I", _NO_CRC))])
         counts = b"".join(struct.pack("<HQ", number, count) for number, count in enumerate(self._counts))
-        statistics = _STATISTICS.pack(
-            self.messages, 0, len(self._counts), 0, 1 if index else 0, 0, self._first_ns, self._last_ns, len(counts)
-        )
-        summary = b"".join(self._records) + _record(STATISTICS, statistics + counts) + index
-        footer = _FOOTER.pack(FOOTER, _FOOTER.size - _PREFIX.size, self._offset, 0, no_crc)
+        numbers = (self.messages, 0, len(self._counts), 0, 1 if index else 0, len(self._chunk_indexes))
+        times = (min(self._times, default=0), max(self._times, default=0))
+        statistics = _record(STATISTICS, _STATISTICS.pack(*numbers, *times, len(counts)) + counts)
+        summary = b"".join((*self._records, *self._chunk_indexes, statistics, index))
+        footer = _FOOTER.pack(FOOTER, _FOOTER.size - _PREFIX.size, self.nbytes, 0, _NO_CRC)
         self._append([summary, footer, MAGIC])
 
     def _append(self, parts: list[Any]) -> None:
@@ -197,21 +259,18 @@ class Writer:
             while left:
                 count = os.writev(self._number(), left[:_MAX_PARTS])
                 written += count
-                whole = 0
-                while whole < len(left) and count >= left[whole].nbytes:
-                    count -= left[whole].nbytes
-                    whole += 1
-                del left[:whole]
+                while left and count >= left[0].nbytes:
+                    count -= left.pop(0).nbytes
                 if count:
                     left[0] = left[0][count:]
         except BaseException as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._number(), self._offset)
-                os.lseek(self._number(), self._offset, os.SEEK_SET)
+                os.ftruncate(self._number(), self.nbytes)
+                os.lseek(self._number(), self.nbytes, os.SEEK_SET)
             if isinstance(error, OSError):
                 raise OSError(error.errno, error.strerror, self.path) from None
             raise
-        self._offset += written
+        self.nbytes += written
 
     def __enter__(self) -> Writer:
         return self

@@ -8,12 +8,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .._ipc.channel import Sender
+from .. import _core
+from .._ipc.broadcast import Broadcast
+from .._ipc.latest import Latest
 from .._ipc.pairs import create_pair, open_sender
+from .._ipc.queue import Queue
+from .._process.names import BROADCAST, CHANNEL, KINDS, LATEST, QUEUE, open_name
 from ..recording import RecordedMessage, Recording
 
 _SLICE_S = 0.1  # interval of checks for a stop during waits
 _CAPACITY = 8
+_CLASSES: dict[int, Any] = {QUEUE: Queue, BROADCAST: Broadcast, LATEST: Latest}
 
 Stop = Callable[[], bool]
 
@@ -26,23 +31,43 @@ def messages_of(recording: Recording, channel: str | None) -> list[RecordedMessa
     return sorted((each for each in recording if channel in (None, each.channel)), key=lambda each: each.time_ns)
 
 
-class Player:
-    """Puts recorded messages into a named channel, which it makes if there is none.
+def kind_of(recording: Recording, channel: str | None) -> int:
+    """Returns the kind of that channel, or of all channels; that of a pair if they differ or are of older files."""
+    kinds = {recording._file.kind(each) for each in ([channel] if channel is not None else recording.channels)}
+    return next((kind for kind in _CLASSES if kinds == {KINDS[kind]}), CHANNEL)
 
-    If it makes the channel, this process stays attached as a receiver until the last message was received, so a
-    receiver may come at any time.
+
+class Player:
+    """Puts messages into a named pair, queue, Broadcast or Latest. If there is none, it makes one of the given kind.
+
+    If it makes the channel, a receiver may come at any time: of a pair and a queue, this process stays attached until
+    the last message was received. Before it puts into its own Broadcast, it waits for a subscriber.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kind: int = CHANNEL) -> None:
         self.put = 0  # number of messages put so far
-        self._receiver: Any = None
+        self._end: Any
+        self._receiver: Any = None  # of a pair or queue that was made here
+        self._waits_for_subscriber = False
         try:
-            self.sender: Sender = open_sender(name, allow_pickle=True)
+            kind, exists = open_name(name).kind, True
         except FileNotFoundError:
-            self.sender, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
+            exists = False
+        cls = _CLASSES.get(kind)
+        if exists:
+            self._end = cls.open(name, allow_pickle=True) if cls else open_sender(name, allow_pickle=True)
+        elif cls is None:
+            self._end, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
+        else:
+            self._end = cls(*(() if kind == LATEST else (_CAPACITY,)), name=name, allow_pickle=True)
+            self._receiver = self._end if kind == QUEUE else None
+            self._waits_for_subscriber = kind == BROADCAST
 
     def play(self, messages: Iterable[RecordedMessage], rate: float, should_stop: Stop) -> None:
         """Puts the messages with the recorded pauses divided by `rate`; 0: without pauses."""
+        while self._waits_for_subscriber and not self._end.stats()["subscribers"] and not should_stop():
+            time.sleep(_SLICE_S / 10)
+        self._waits_for_subscriber = False
         begin, first = time.monotonic(), 0
         for message in messages:
             first = first or message.time_ns
@@ -50,20 +75,28 @@ class Player:
             while (left := due - time.monotonic()) > 0 and not should_stop():
                 time.sleep(min(left, _SLICE_S))
             if not self._put(message, should_stop):
-                break
+                return
             self.put += 1
 
     def _put(self, message: RecordedMessage, should_stop: Stop) -> bool:
         while not should_stop():
             with contextlib.suppress(queue.Full):
-                self.sender.put_frame(message.frame, timeout=_SLICE_S)
+                self.put_frame(message.frame)
                 return True
         return False
 
+    def put_frame(self, frame: Any) -> None:
+        """Puts a frame. Waits only briefly, and then raises queue.Full."""
+        if isinstance(self._end, Broadcast | Latest):
+            put = self._end.publish if isinstance(self._end, Latest) else self._end.put
+            put(_core._load_frame(frame, False, True), timeout=_SLICE_S)
+        else:
+            self._end.put_frame(frame, timeout=_SLICE_S)
+
     def close(self, should_stop: Stop) -> None:
-        """Closes the sender. If this object made the channel, first waits until all messages are received."""
+        """Closes the channel. If this object made a pair or queue, first waits until all messages are received."""
         while self._receiver is not None and self._receiver.qsize() and not should_stop():
             time.sleep(_SLICE_S / 10)
-        self.sender.close()
-        if self._receiver is not None:
-            self._receiver.close()
+        for end in (self._end, self._receiver):
+            if end is not None:
+                end.close()

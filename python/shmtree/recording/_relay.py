@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 from .._codec.frames import Frame
 from .._ipc.pairs import open_receiver
+from .._process.names import CHANNEL
 from ..errors import ChannelClosed, CorruptMessage, PeerDied
 from ._mcap import Writer
 from ._playback import Player
-from ._tap import Recorded
+from ._tap import Source
 
 _SLICE_S = 0.1  # interval of checks for a stop during waits
 _MAX_HELD = 64  # frames that are held at once
 
 
-class Relay:
+class Relay(Source):
     """Passes all messages of a named channel to another one. It makes that channel if there is none.
 
     A message is acked once it is in the file and in the other channel. If this process is killed, its unacked messages
@@ -32,12 +33,8 @@ class Relay:
         self._receiver = open_receiver(name, allow_pickle=True)
         self._player = Player(to)
         self._should_leave = should_leave
-        self._writer = writer
-        self._name = name
-        self._number = writer.add_channel(name)
         self._taken: list[Frame] = []  # written to the file, and not passed on yet
-        self._messages = self._damaged = 0
-        self.is_over = False
+        super().__init__(writer, name, CHANNEL)
 
     def look(self) -> bool:
         """Passes on messages while there is space; waits only briefly. Returns False if there was nothing to do."""
@@ -45,11 +42,11 @@ class Relay:
             self._take()
         while self._taken:
             try:
-                self._player.sender.put_frame(self._taken[0], timeout=_SLICE_S)
+                self._player.put_frame(self._taken[0])
             except queue.Full:
                 return True
             self._taken.pop(0).ack()
-            self._messages += 1
+            self.messages += 1
         return not self.is_over
 
     def _take(self) -> None:
@@ -61,19 +58,14 @@ class Relay:
         except queue.Empty:
             pass
         except CorruptMessage:
-            self._damaged += 1
+            self.missed += 1
         except (ChannelClosed, PeerDied):
             self.is_over = True
 
-    def stop(self) -> None:
-        self.is_over = True
-
-    def close(self) -> Recorded:
+    def close(self) -> None:
         for frame in self._taken:
             with contextlib.suppress(ChannelClosed):
                 frame.nack()
         self._receiver.close()
         self._player.close(self._should_leave)
-        recorded = Recorded(self._name, self._messages, self._damaged)
-        self._writer.note_missed(self._name, recorded.missed)
-        return recorded
+        super().close()

@@ -1,59 +1,65 @@
-"""Taps, which observe channels and write down the messages that are put."""
+"""Sources of a recording, which observe channels and write down the messages that are put."""
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 from .. import _core
-from .._process.names import CHANNEL, QUEUE, in_sentence, open_name
+from .._ipc.broadcast import Broadcast
+from .._ipc.latest import Latest
+from .._process.names import BROADCAST, CHANNEL, KINDS, LATEST, QUEUE, in_sentence, open_name
+from ..errors import ChannelClosed, CorruptMessage, OutOfSharedMemory, PeerDied
 from ._mcap import Writer
 
-_PAUSE_S = 0.001  # interval of checks of a tap that finds nothing
-_MAX_HELD = 64  # frames that are held at once
+_PAUSE_S = 0.001  # interval of checks that find nothing
+_SUBSCRIBE_S = 2.0  # limit of the wait for memory, or for the lock of a stopped process
+_MAX_HELD, _MAX_BYTES = 64, 1 << 20  # frames that are held at once, and their bytes
 
 
-class Recorded(NamedTuple):
-    """Result of the recording of one channel."""
+class Watched:
+    """Base of what observes a channel."""
 
     name: str
-    messages: int
-    missed: int  #: messages that were put meanwhile and are not in the recording
+    missed = 0  #: number of messages that were put meanwhile and that it has not seen
+    is_over = False
 
-
-class Source(Protocol):
-    """An object that writes down the messages of one channel."""
-
-    @property
-    def is_over(self) -> bool: ...
     def look(self) -> bool:
-        """Writes down messages. Returns False if there were none. Sets `is_over` at the end of the stream."""
+        """Reads new messages. Returns False if there were none. Sets `is_over` at the end of the stream."""
+        raise NotImplementedError
 
     def stop(self) -> None:
-        """Ignores messages that are put from now on. Earlier ones will still be written down."""
+        """Ignores messages that are put from now on. Earlier ones will still be read."""
+        self.is_over = True
 
-    def close(self) -> Recorded: ...
+    def close(self) -> None: ...
 
 
-class Tap:
-    """Observes a named channel or queue. It takes no messages, and no process waits for it.
+class Source(Watched):
+    """Base of objects that write down the messages of one channel."""
+
+    def __init__(self, writer: Writer, name: str, kind: int) -> None:
+        self.name = name
+        self.messages = 0  #: number of messages in the recording
+        self._writer = writer
+        self._number = writer.add_channel(name, KINDS[kind])
+
+    def close(self) -> None:
+        self._writer.note_missed(self.name, self.missed)
+
+
+class Tap(Source):
+    """Observes a pair or a queue. It takes no messages, and no process waits for it.
 
     Each put leaves a note of its message for the tap while there is space for notes; without space, the message is
     missed.
     """
 
-    def __init__(self, writer: Writer, name: str) -> None:
-        self._known = open_name(name)  # holds the name, and is attached to no end
-        if self._known.kind not in (CHANNEL, QUEUE):
-            raise ValueError(f'"{name}" is the name of {in_sentence(self._known.kind)}, not of a channel')
-        self._tap = _core.Tap(_core.Channel.open(self._known.arena, self._known.block))
-        self._writer = writer
-        self._name = name
-        self._number = writer.add_channel(name)
+    def __init__(self, writer: Writer, name: str, known: _core.Name) -> None:
+        self._tap = _core.Tap(_core.Channel.open(known.arena, known.block))
         self._since_epoch_ns = time.time_ns() - time.monotonic_ns()
-        self._messages = 0
-        self.is_over = False
+        super().__init__(writer, name, known.kind)
 
     def look(self) -> bool:
         seen = self._tap.take(_MAX_HELD)
@@ -61,7 +67,7 @@ class Tap:
         try:
             since = self._since_epoch_ns
             self._writer.write(self._number, [(since + at, ticket, frame) for at, ticket, frame in seen])
-            self._messages += count
+            self.messages += count
         finally:
             del seen
             self._tap.release()
@@ -71,11 +77,88 @@ class Tap:
     def stop(self) -> None:
         self._tap.stop()
 
-    def close(self) -> Recorded:
+    def close(self) -> None:
         self._tap.close()
-        recorded = Recorded(self._name, self._messages, self._tap.missed)
-        self._writer.note_missed(self._name, recorded.missed)
-        return recorded
+        self.missed = self._tap.missed
+        super().close()
+
+
+class Reader(Source):
+    """Reads a Broadcast as a subscriber that no put waits for, or a Latest. The time of a message is when it was read.
+
+    A Broadcast is read from the next message on, a Latest from its newest version on.
+    """
+
+    def __init__(self, writer: Writer, name: str, known: _core.Name) -> None:
+        self._left: int | None = None  # number of messages to read after `stop`
+        self._last = 0  # version that was read last
+        self._end: Latest | _core.SubscriberBase
+        if known.kind == LATEST:
+            self._end = Latest._opened(known.arena, known.block, known, True)
+            self._last = max(self._end.version - 1, 0)
+        else:
+            with Broadcast._opened(known.arena, known.block, known, True) as broadcast:
+                self._end = broadcast._subscribe("skip", False, _SUBSCRIBE_S)
+        super().__init__(writer, name, known.kind)
+
+    def _get(self) -> tuple[int, bytes]:
+        if not isinstance(self._end, Latest):
+            return self._end._get_frame()
+        version, frame = self._end._get_frame(self._last)
+        self.missed += version - self._last - 1
+        self._last = version
+        return version, frame
+
+    def look(self) -> bool:
+        got, nbytes = list[tuple[int, int, bytes]](), 0
+        try:
+            while len(got) < (_MAX_HELD if self._left is None else self._left) and nbytes < _MAX_BYTES:
+                number, frame = self._get()
+                got.append((time.time_ns(), number, frame))
+                nbytes += len(frame)
+        except queue.Empty:
+            self.is_over = self._left is not None
+        except CorruptMessage:
+            self.missed += 1
+            self._last = self._end.version if isinstance(self._end, Latest) else 0
+        except (ChannelClosed, PeerDied):
+            self.is_over = True
+        self._writer.write(self._number, got)
+        self.messages += len(got)
+        if self._left is not None:
+            self._left -= len(got)
+            self.is_over = self.is_over or self._left <= 0
+        return bool(got)
+
+    def stop(self) -> None:
+        self._left = self._end.version - self._last if isinstance(self._end, Latest) else self._end.qsize()
+
+    def close(self) -> None:
+        if not isinstance(self._end, Latest):
+            self.missed += self._end.missed
+        self._end.close()
+        super().close()
+
+
+def open_source(writer: Writer, name: str) -> Source:
+    """Returns a source for the channel of that name. Raises ValueError if the name belongs to anything else."""
+    known = open_name(name)
+    if known.kind not in (CHANNEL, QUEUE, BROADCAST, LATEST):
+        raise ValueError(f'"{name}" is the name of {in_sentence(known.kind)}, not of a channel')
+    return (Tap if known.kind in (CHANNEL, QUEUE) else Reader)(writer, name, known)
+
+
+def watch(channels: Sequence[Watched], should_stop: Callable[[], bool]) -> None:
+    """Looks at the channels until each has ended, or `should_stop` returns True and all earlier messages are read."""
+    stopped = False
+    while not all(each.is_over for each in channels):
+        if not stopped and should_stop():
+            stopped = True
+            for each in channels:
+                each.stop()
+        any_seen = [each.look() for each in channels if not each.is_over]
+        if not any(any_seen):
+            time.sleep(_PAUSE_S)
 
 
 def record(
@@ -83,29 +166,27 @@ def record(
     names: Sequence[str],
     ready: Callable[[], None],
     should_stop: Callable[[], bool],
-    source: Callable[[Writer, str], Source] = Tap,
-) -> list[Recorded]:
-    """Records until each channel has ended, or `should_stop` returns True.
+    source: Callable[[Writer, str], Source] = open_source,
+    skip: Callable[[str, Exception], None] | None = None,
+) -> list[Source]:
+    """Records until each channel has ended, or `should_stop` returns True. Returns the sources, which are closed.
 
-    Messages put before that are still written.
-
-    Calls `ready` once all channels are observed.
+    Messages put before that are still written. Calls `ready` once all channels are observed. If the arena of a channel
+    has no memory for its recording, calls `skip` with its name and the error, and goes on with the others.
     """
-    taps: list[Source] = []
+    sources: list[Source] = []
     try:
         for name in names:
-            taps.append(source(writer, name))
+            try:
+                sources.append(source(writer, name))
+            except (OutOfSharedMemory, queue.Full) as error:
+                if skip is None or (not sources and name == names[-1]):
+                    raise
+                skip(name, error)
         writer.begin()
         ready()
-        stopped = False
-        while not all(tap.is_over for tap in taps):
-            if not stopped and should_stop():
-                stopped = True
-                for tap in taps:
-                    tap.stop()
-            any_seen = [tap.look() for tap in taps if not tap.is_over]
-            if not any(any_seen):
-                time.sleep(_PAUSE_S)
+        watch(sources, should_stop)
     finally:
-        recorded = [tap.close() for tap in taps]
-    return recorded
+        for each in sources:
+            each.close()
+    return sources

@@ -192,13 +192,29 @@ TEST_CASE("errors of invalid recordings name the file and the offset") {
         place + "a length in it exceeds the record");
   CHECK(wrong(Opcode::kMetadata, RecordingBytes::text("\xff")) == place + "a text is not UTF-8");
   CHECK(wrong(Opcode::kMetadata, RecordingBytes::text("\xed\xa0\x80")) == place + "a text is not UTF-8");
-  CHECK(wrong(Opcode::kChunk, "") ==
-        place + "a chunk: another tool has rewritten the recording, so it cannot be mapped");
+  CHECK(with([](RecordingBytes& other) { other.chunk(100, "lz4"); }) ==
+        place + "a compressed chunk: another tool has rewritten the recording, so it cannot be mapped");
   CHECK(with([](RecordingBytes& other) { other.channel(0, "obs", "json"); }) ==
         place + "the messages of 'obs' are 'json' and not 'shmtree'");
   for (const std::string_view count : {"", "-1", "x", "1x", "99999999999999999999"}) {
     CHECK(with([&](RecordingBytes& other) { other.missed("obs", count); }) ==
           place + "'" + std::string(count) + "' messages of 'obs' were missed");
+  }
+}
+
+// guarantee: recordings
+TEST_CASE("a chunk is read up to a cut whatever its size says") {
+  for (const std::uint64_t size : {std::uint64_t{0}, std::uint64_t{1'000}, ~std::uint64_t{0} >> 1}) {
+    RecordingBytes made;
+    made.channel(0, "obs");
+    made.chunk(size);
+    made.message(0, 0, 1, "first");
+    made.message(0, 1, 2, "second");
+    const std::size_t whole = made.bytes.size();
+    made.message(0, 2, 3, "third");
+    CHECK(open_bytes(made.bytes).value()->size() == 3);
+    CHECK(open_bytes(std::string_view(made.bytes).substr(0, made.bytes.size() - 1)).value()->size() == 2);
+    CHECK(open_bytes(std::string_view(made.bytes).substr(0, whole - 1)).value()->size() == 1);
   }
 }
 

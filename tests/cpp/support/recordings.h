@@ -56,6 +56,11 @@ class RecordingBytes {
     if (missing != 0) raw(Opcode::kPadding, std::string(missing - kPrefix, '\0'));
     raw(Opcode::kMessage, number(channel) + number(sequence) + number(time_ns) + number(time_ns) + std::string(frame));
   }
+  // Begins a chunk of that size, which messages follow.
+  void chunk(std::uint64_t size, std::string_view compression = "") {
+    const std::string fields = std::string(16, '\0') + number(size) + number(std::uint32_t{0}) + text(compression);
+    bytes += static_cast<char>(Opcode::kChunk) + number(fields.size() + 8 + size) + fields + number(size);
+  }
   void missed(std::string_view channel, std::string_view count) {
     raw(Opcode::kMetadata, text("shmtree.missed") + text(text(channel) + text(count)));
   }
@@ -71,13 +76,14 @@ class RecordingBytes {
   static constexpr std::size_t kAlignment = 64, kPrefix = 9, kHeader = 22;
 };
 
-// Returns a recording with two channels, three messages, and counts of missed messages.
+// Returns a recording with two channels, three messages, the last of them in a chunk, and counts of missed messages.
 inline std::string small_recording(std::string_view first, std::string_view second, std::string_view third) {
   RecordingBytes made;
   made.channel(0, "obs");
   made.message(0, 7, 1'000, first);
   made.channel(1, "actions");
   made.message(1, 0, 2'000, second);
+  made.chunk(third.size() + 64);
   made.message(0, 9, 3'000, third);
   made.missed("obs", "12");
   made.end();

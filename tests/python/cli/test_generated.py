@@ -91,7 +91,7 @@ def test_man_page_has_the_sections_of_a_man_page() -> None:
     page = man_page(make_parser())
     heads = re.findall(r"^\.SH(?: |\n)(\w+)", page, re.M)
     assert heads == ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "COMMANDS", "EXAMPLES"]
-    assert "shmtree record samples actions \\-\\-out run.mcap" in page.splitlines()
+    assert "shmtree record samples webcam \\-\\-out run.mcap" in page.splitlines()
 
 
 @pytest.mark.parametrize("option", ["--print-completion", "--print-man-page"])

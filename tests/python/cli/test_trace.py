@@ -277,3 +277,33 @@ def test_trace_ends_at_its_message_limit(name: str, tmp_path: Path, monkeypatch:
 
     (traced,) = trace_module.trace([name], put, lambda: False)
     assert 100 <= len(traced.times) <= 500
+
+
+def test_broadcast_has_a_put_and_a_get_for_each_subscriber(start, name: str, tmp_path: Path) -> None:
+    broadcast: shmtree.Broadcast[int] = shmtree.Broadcast(16, name=name)
+    subscribers = [broadcast.subscribe(), broadcast.subscribe()]
+    broadcast.put(0)
+    assert [each.get() for each in subscribers] == [0, 0]
+    tracer = Tracer(tmp_path / "run.json", name)
+    for step in range(1, 11):
+        broadcast.put(step)
+        assert [each.get() for each in subscribers] == [step, step]
+    events = by_kind(tracer.end())["X"]
+    assert [each["args"]["ticket"] for each in events if each["name"].startswith("put")] == list(range(1, 11))
+    assert sorted(each["args"]["ticket"] for each in events if each["name"].startswith("get")) == sorted(
+        [*range(1, 11), *range(1, 11)]
+    )
+    assert {each["pid"] for each in events} == {os.getpid()}
+    assert tracer.out == f"{name}: 30 traced, 0 missed\n"
+
+
+def test_trace_of_a_latest_ends_with_its_publisher(name: str, tmp_path: Path) -> None:
+    latest: shmtree.Latest[int] = shmtree.Latest(name=name)
+    latest.publish(0)
+    tracer = Tracer(tmp_path / "run.json", name)
+    for version in range(5):
+        latest.publish(version)
+    latest.close()
+    tracer.process.communicate(timeout=60)
+    puts = by_kind(json.loads((tmp_path / "run.json").read_text()))["X"]
+    assert [each["args"]["ticket"] for each in puts] == [1, 2, 3, 4, 5]
