@@ -137,7 +137,7 @@ if __name__ == "__main__":
         print(sum(results.get() for _ in range(3000)))
         worker.join()
 """,
-    "joblib, multiprocessing: 60 arrays of 4 MB": """
+    "joblib, multiprocessing: 240 arrays of 4 MB": """
 import numpy as np
 from joblib import Parallel, delayed
 
@@ -145,7 +145,7 @@ def work(array):
     return array + 1
 
 if __name__ == "__main__":
-    tasks = (delayed(work)(np.ones(500_000)) for _ in range(60))
+    tasks = (delayed(work)(np.ones(500_000)) for _ in range(240))
     print(len(Parallel(2, backend="multiprocessing", max_nbytes=None)(tasks)))
 """,
     "CPU-bound, 4 processes without a queue": """

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 HOOK = Path(__file__).parent / "hook"
 _PREFIX = "shmtree-run-"
@@ -83,32 +83,36 @@ def _remove_stale(parent: Path) -> None:
             shutil.rmtree(doomed, ignore_errors=True)
 
 
-def run(command: list[str], directory_path: str) -> Ended:
-    """Runs a command. Its first word is the path of an executable file."""
-    path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "SHMTREE_RUN": directory_path}
+def run(command: list[str], directory_path: str | None, **options: Any) -> Ended:
+    """Runs a command. Its first word is the path of an executable file. Without a directory, replaces nothing.
+
+    `options` are those of `os.posix_spawn`.
+    """
+    environment = dict(os.environ)
+    if directory_path is not None:
+        path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
+        environment |= {"PYTHONPATH": path, "SHMTREE_RUN": directory_path}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGCHLD])
     began = time.monotonic()
     try:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise there is no status to wait for
-        pid = os.posix_spawn(command[0], command, environment, setsigmask=mask)
-        status = _wait_for(pid)
+        pid = os.posix_spawn(command[0], command, environment, setsigmask=mask, **options)
+        status, usage = _wait_for(pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
 
-def _wait_for(pid: int) -> int:
+def _wait_for(pid: int) -> tuple[int, resource.struct_rusage]:
     awaited = [*_PASSED_ON, signal.SIGCHLD]
     while True:
         info = signal.sigtimedwait(awaited, _SLICE_S)
         if info is not None and info.si_signo in _PASSED_ON and info.si_code != _SENT_BY_KERNEL:
             os.kill(pid, info.si_signo)
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
-            return status
+            return status, usage
 
 
 def die_of(number: int) -> None:

@@ -58,12 +58,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(command: list[str], profile: bool) -> _Report:
-    command_s = time.process_time()  # to start this command
     with launch.directory(profile) as directory:
         ended = launch.run(command, directory)
         processes, rows, import_s = results.read(directory)
-        savings = results.savings(rows, ended.seconds, ended.cpu_seconds, import_s, command_s) if profile else None
-        return _Report(ended, processes, rows, savings, notes.read(Path(directory)))
+        remarks = notes.read(Path(directory))
+    savings = None
+    if profile:
+        start_s = import_s + processes * _start_cost() + time.process_time()  # the last one is of this command
+        savings = results.savings(rows, ended, start_s)
+    return _Report(ended, processes, rows, savings, remarks)
+
+
+def _start_cost() -> float:
+    """Returns the CPU time that a process needs for its first message and for its exit, more than a standard one."""
+    program = [sys.executable, "-c", "import multiprocessing as mp; queue = mp.Queue(); queue.put(0); queue.get()"]
+    with launch.directory(profile=False) as directory:
+        replaced = launch.run(program, directory, setpgroup=0)  # Ctrl-C would print a traceback
+        import_s = results.read(directory)[2]
+    plain = launch.run(program, None, setpgroup=0)
+    return max(replaced.cpu_seconds - import_s - plain.cpu_seconds, 0.0)
 
 
 def _as_json(report: _Report) -> dict[str, Any]:
