@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from .._run import commands, launch, notes, results
 from . import output_files
 from .arguments import add_verb
 from .drawing import Table, printable, show, size
+from .results import failed
 
 _HEADS = "KIND|CREATED AT|THROUGH|OBJECTS|MESSAGES|BYTES|PUT|GET|BLOCKED|CPU".split("|")
 _PROFILE_HEADS = [*_HEADS, "PICKLE", "SAVES"]
@@ -36,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         command = commands.command_of(options.program)
     except ValueError as error:
-        print(f"shmtree: {error}", file=sys.stderr)
-        return 2
+        return failed(error, code=2)
     if os.pathsep in str(launch.HOOK):
         raise OSError(f"shmtree is installed in {launch.HOOK.parent}, and PYTHONPATH cannot hold a path with a colon")
     if sys.flags.ignore_environment or sys.flags.no_site:
@@ -49,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         report = _run(command, options.profile)
         if sys.stderr is not None:
-            _print(report)
+            with contextlib.suppress(OSError):  # the end of the program is what counts
+                _print(report)
     code = report.ended.exit_code
     if code < 0:
         sys.stdout.flush()
