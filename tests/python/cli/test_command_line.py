@@ -101,10 +101,9 @@ def test_clean_prints_removed_names_as_json():
     assert json.loads(run_main("clean", "--json").stdout) == {"removed": []}
 
 
-@pytest.mark.parametrize("arguments", [("ls", "--json"), ("--print-man-page",), ("--print-completion", "bash")])
+@pytest.mark.parametrize("arguments", [("ls", "--json"), ("--print-completion", "bash")])
 def test_output_that_cannot_be_written_is_an_error(arguments):
     pytest.importorskip("shtab")
-    pytest.importorskip("argparse_manpage")
     command = [sys.executable, "-W", "error", "-m", "shmtree", *arguments]
     for close, said in ((">/dev/full", "[Errno 28] No space left on device"), (">&-", "standard output is closed")):
         shell = ["sh", "-c", f'"$@" {close}', "sh", *command]
