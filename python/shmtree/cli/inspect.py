@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from typing import Any
 
 from .._ipc.observer import is_of, messages, observe, seen
 from . import drawing, tables
 from .arguments import add_json, add_verb, count
+from .results import failed
 
 MAX_MESSAGES = 8
 
@@ -32,12 +32,7 @@ def _inspect(options: argparse.Namespace) -> int:
             ]
         found = [arena for arena in found if arena["channels"]]
     if not found:
-        print(
-            f"shmtree: no process, name or uuid {options.what!r} among the arenas of this user;"
-            " shmtree ls --all lists them",
-            file=sys.stderr,
-        )
-        return 1
+        return failed(tables.unknown(options.what))
     for arena in found:
         for channel in arena.get("channels", ()):
             if channel["refused"] is None:

@@ -27,6 +27,10 @@ def show_names(known: Iterable[tuple[str, str, str]]) -> None:
             print(*(text for text, _ in row), sep="\t")
 
 
+def unknown(what: str) -> str:
+    return f"no process, name or uuid {what!r} among the arenas of this user; shmtree ls --all lists them"
+
+
 def refused(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the arenas and channels that could not be read: `what`, `pids` and `reason`."""
     for arena in snapshot["arenas"]:
