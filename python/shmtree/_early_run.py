@@ -1,25 +1,28 @@
-"""Executes `shmtree run` while the package is imported: the command needs neither NumPy nor the extension.
+"""What a command does before the imports of the package: `shmtree run` is executed, since it needs none of them.
 
-They would take most of the time of a short program.
+They would take most of the time of a short program. Until another command begins, an interrupt ends it without a
+traceback of these imports.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
 def _is_command() -> bool:
-    """Returns True in the process of `shmtree run`, or of `python -m shmtree run`."""
-    words = getattr(sys, "argv", [])
-    if words[1:2] != ["run"]:
-        return False
+    """Returns True in the process of `shmtree`, or of `python -m shmtree`."""
+    words = getattr(sys, "argv", None) or [""]
     if words[0] == "-m":  # Python looks for the module
         return sys.orig_argv[-len(words)] == "shmtree"
     return bool(words[0] == os.path.join(os.path.dirname(sys.executable), "shmtree"))
 
 
 if _is_command():
-    from .cli.main import main
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["run"]:
+        from .cli.main import main
 
-    raise SystemExit(main())
+        raise SystemExit(main())

@@ -96,7 +96,6 @@ bool GilHooks::interrupted() noexcept {
     call_idle_callback();
   if (PyErr_Occurred() || PyErr_CheckSignals() != 0) return true;
   threads_ = count_threads();
-  note_process_name();
   return false;
 }
 

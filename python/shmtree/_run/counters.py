@@ -23,12 +23,16 @@ PUTS, GETS = 0, 5
 NS, SAMPLES, CPU_NS = 1, 2, 3
 PUT_BYTES, POLL_NS = 4, 9
 OBJECTS, SHARED_TENSORS = 10, 11
-#: Only of standard queues and pipes: CPU time of pickling and unpickling, and that of the threads that send messages.
-PICKLE_NS, FEED_NS = 12, 13
-#: Trials of shmtree's encoding with some of the messages, and their CPU time.
-TRIALS, TRIAL_NS = 14, 15
+#: Of the messages of standard queues and pipes that were tried: their number, and the CPU time of pickling and
+#: unpickling, of the bytes' way through a pipe, and of a put and a get with shmtree.
+TRIALS, PICKLE_NS, PIPE_NS, OURS_NS = 12, 13, 14, 15
+#: CPU time of the threads that send the messages of standard queues, in a run with `--profile`.
+FEED_NS = 16
 #: Only of the first row: CPU time of the import of shmtree.
-IMPORT_NS = 16
+IMPORT_NS = 17
+
+#: Bytes of a message that a pipe holds.
+CHUNK = 1 << 16
 
 CELLS = 24
 _ROWS = 256

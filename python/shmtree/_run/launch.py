@@ -9,14 +9,14 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 HOOK = Path(__file__).parent / "hook"
 _PREFIX = "shmtree-run-"
-_SETTINGS = "settings"
 #: Signals that are passed on to the program.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL: a terminal sends the signal to all processes of its foreground group
@@ -38,77 +38,65 @@ def directory(profile: bool) -> Iterator[str]:
     Also removes those of runs that were killed.
     """
     parent = next(each for each in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/") if os.access(each, os.W_OK))
-    _remove_stale(Path(parent))
-    while (made := _new_directory(parent, profile)) is None:
-        pass
-    path, settings = made
+    for stale in Path(parent).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if stale.stat().st_uid == os.getuid() and (lock := _lock(stale, fcntl.LOCK_NB)) is not None:
+                shutil.rmtree(stale, ignore_errors=True)
+                os.close(lock)
+    name = f"{_PREFIX}{os.getpid()}-"
+    while (lock := _lock(path := tempfile.mkdtemp(prefix=name, dir=parent))) is None:
+        pass  # another run has taken it for a stale one
     try:
+        Path(path, "settings").write_text(f"{sys.implementation.cache_tag}\n{sys.prefix!r}\n{'profile' * profile}")
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        settings.close()
+        os.close(lock)
 
 
-def _new_directory(parent: str, profile: bool) -> tuple[str, IO[str]] | None:
-    """Returns a new directory, and the file in it that is locked as long as this process lives.
+def _lock(path: str | Path, mode: int = 0) -> int | None:
+    """Locks a directory, and returns its descriptor. Returns None if it was removed, or if it is locked elsewhere."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | mode)
+            os.stat(path)
+            return descriptor
+        except (BlockingIOError, FileNotFoundError):
+            os.close(descriptor)
+    return None
 
-    The directory has a hidden name until the file is locked. Other runs remove hidden directories: then it is None.
+
+def run(command: list[str], directory_path: str | None, **options: Any) -> Ended:
+    """Runs a command. Its first word is the path of an executable file. Without a directory, replaces nothing.
+
+    `options` are those of `os.posix_spawn`.
     """
-    name = f"{_PREFIX}{os.getpid()}-{time.time_ns()}"
-    hidden, visible = os.path.join(parent, f".{name}"), os.path.join(parent, name)
-    os.mkdir(hidden, 0o700)
-    try:
-        settings = open(os.path.join(hidden, _SETTINGS), "w")  # noqa: SIM115  # it stays open
-        fcntl.flock(settings, fcntl.LOCK_EX)
-        settings.write(f"{sys.implementation.cache_tag}\n{sys.prefix!r}\n{'profile' * profile}")
-        settings.flush()
-        os.rename(hidden, visible)
-    except FileNotFoundError:
-        return None
-    return visible, settings
-
-
-def _remove_stale(parent: Path) -> None:
-    for path in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f".{_PREFIX}*")):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            if path.lstat().st_uid != os.getuid():
-                continue
-            if not path.name.startswith("."):
-                with contextlib.suppress(FileNotFoundError):  # its run was killed while it removed the directory
-                    settings = stack.enter_context(open(path / _SETTINGS))
-                    fcntl.flock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A run that is about to lock the directory finds it missing, and makes another.
-            doomed = path.with_name(f".{path.name.lstrip('.')}-")
-            os.rename(path, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-
-
-def run(command: list[str], directory_path: str) -> Ended:
-    """Runs a command. Its first word is the path of an executable file."""
-    path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "SHMTREE_RUN": directory_path}
+    environment = dict(os.environ)
+    if directory_path is not None:
+        path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
+        environment |= {"PYTHONPATH": path, "SHMTREE_RUN": directory_path}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGCHLD])
     began = time.monotonic()
     try:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise there is no status to wait for
-        pid = os.posix_spawn(command[0], command, environment, setsigmask=mask)
-        status = _wait_for(pid)
+        pid = os.posix_spawn(command[0], command, environment, setsigmask=mask, **options)
+        status, usage = _wait_for(pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Ended(os.waitstatus_to_exitcode(status), time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
 
-def _wait_for(pid: int) -> int:
+def _wait_for(pid: int) -> tuple[int, resource.struct_rusage]:
     awaited = [*_PASSED_ON, signal.SIGCHLD]
     while True:
         info = signal.sigtimedwait(awaited, _SLICE_S)
         if info is not None and info.si_signo in _PASSED_ON and info.si_code != _SENT_BY_KERNEL:
             os.kill(pid, info.si_signo)
-        found, status = os.waitpid(pid, os.WNOHANG)
+        found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:
-            return status
+            return status, usage
 
 
 def die_of(number: int) -> None:

@@ -6,59 +6,74 @@ pickle takes it along, and a process without these wrappers ignores it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import os
 import sys
-import threading
+from collections.abc import Callable
 from multiprocessing import connection as _connections
 from multiprocessing import reduction
 from time import thread_time_ns
 from typing import Any
 
-from .._codec.frames import pack, unpack
+from .._ipc.pairs import create_pair
 from . import counters, originals
-from .counters import FEED_NS, HIDDEN, OBJECTS, PICKLE_NS, PUTS, SAMPLES, TRIAL_NS, TRIALS
+from .counters import CHUNK, FEED_NS, HIDDEN, OBJECTS, OURS_NS, PICKLE_NS, PIPE_NS, PUTS, SAMPLES, TRIALS
 from .counting import counting_get, counting_poll, counting_put, on_sample
 from .sites import here
 
 _KEY = "_shmtree_key"
 _PIPES = ("Pipe\t", "Pool pipe\t")  # beginnings of keys of connections that are not inside a queue
-_MAX_TRIAL_BYTES = 64 << 20
-_COPY_NS_PER_BYTE = 0.4  # of larger messages, which are not tried
+_COPIES = 4  # of a message that a trial has at the same time, at most
+_MAX_REPEATS = 64  # of a trial with a small message
 
 _Connection: Any = _connections.Connection
-_Pickler: Any = reduction.ForkingPickler
 _Queue: Any = originals.Queue
+_Pickler: Any = reduction.ForkingPickler
+_feed = _Queue._feed
 _reduce: Any = vars(_connections)["reduce_connection"]
-_dumps, _loads = vars(_Pickler)["dumps"].__func__, _Pickler.loads
-_send_bytes, _recv_bytes, _feed = _Connection._send_bytes, _Connection._recv_bytes, _Queue._feed
-
-
-class _Thread(threading.local):
-    pickle_ns = 0  #: CPU time of pickles that are not sent yet
-    received_row = 0  #: row of the last message that was received
-    fed_ns: int | None = None  #: CPU time until the last message, in the thread that sends the messages of a queue
-
-
-_thread = _Thread()
 
 
 def _try(row: int, obj: object, size: int) -> None:
-    """Encodes and decodes some of the sampled messages as shmtree would: the first, second, fourth, ..."""
+    """Sends some of the sampled messages to this thread, as the standard library does and with shmtree.
+
+    These are the first, second, fourth, ... of them. The difference is what shmtree saves. It leaves out what both need
+    to wake up a receiver, and the threads of standard queues.
+    """
     cells = counters.cells
     number = cells[row + PUTS + SAMPLES]
-    if number & (number - 1):
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if number & (number - 1) or size * _COPIES > free:
         return
-    took = round(size * _COPY_NS_PER_BYTE)
-    if size <= _MAX_TRIAL_BYTES:
-        try:
-            unpack(pack(obj, allow_pickle=True), allow_pickle=True)  # warms up
-            began = thread_time_ns()
-            unpack(pack(obj, allow_pickle=True), allow_pickle=True)
-        except Exception:  # the program gets the error from its own call, if there is one
-            return
-        took = thread_time_ns() - began
-    cells[row + TRIAL_NS] += took
-    cells[row + TRIALS] += 1
+    repeats = max(min(CHUNK // max(size, 1), _MAX_REPEATS), 1)
+    with contextlib.suppress(Exception), contextlib.ExitStack() as stack:  # the program gets errors from its own call
+        sender, receiver = create_pair()
+        stack.callback(sender.close)
+        stack.callback(receiver.close)
+        files = [stack.enter_context(open(end, mode, buffering=0)) for end, mode in zip(os.pipe(), ("rb", "wb"))]
+        os.set_blocking(files[1].fileno(), False)  # a pipe may hold less than a chunk
+        data = _Pickler.dumps(obj)
+        pickle_ns = _cpu_ns(repeats, lambda: _Pickler.loads(_Pickler.dumps(obj)))
+        pipe_ns = _cpu_ns(repeats, lambda: _through_pipe(data, *files))
+        ours_ns = _cpu_ns(repeats, lambda: (sender.put(obj, timeout=0), receiver.get(timeout=0)))
+        for cell, count in ((PICKLE_NS, pickle_ns), (PIPE_NS, pipe_ns), (OURS_NS, ours_ns), (TRIALS, 1)):
+            cells[row + cell] += count
+
+
+def _cpu_ns(repeats: int, function: Callable[[], object]) -> int:
+    function()  # warms up
+    began = thread_time_ns()
+    for _ in range(repeats):
+        function()
+    return (thread_time_ns() - began) // repeats
+
+
+def _through_pipe(data: memoryview, reader: Any, writer: Any) -> memoryview:
+    received = io.BytesIO()
+    while (done := received.tell()) < len(data):
+        received.write(reader.read(writer.write(data[done : done + CHUNK])))
+    return received.getbuffer()
 
 
 def _tag(key: str, *connections: Any) -> None:
@@ -109,44 +124,15 @@ def _of_pipes(counted: Any) -> Any:
     return functools.wraps(standard)(method)
 
 
-def _timed_dumps(cls: Any, obj: Any, protocol: int | None = None) -> Any:
+def _timed_feed(buffer: Any, notempty: Any, send_bytes: Any, *arguments: Any) -> None:
     began = thread_time_ns()
-    data = _dumps(cls, obj, protocol)
-    _thread.pickle_ns += thread_time_ns() - began
-    return data
-
-
-def _timed_loads(*arguments: Any, **options: Any) -> Any:
-    began = thread_time_ns()
-    obj = _loads(*arguments, **options)
-    counters.cells[_thread.received_row + PICKLE_NS] += thread_time_ns() - began
-    return obj
-
-
-def _timed_send_bytes(self: Any, data: Any) -> None:
-    """Writes a message. Its pickle, and the thread of its queue, have taken time until now."""
-    _send_bytes(self, data)
-    row, cells = _row_of(self), counters.cells
-    cells[row + PICKLE_NS] += _thread.pickle_ns
-    _thread.pickle_ns = 0
-    if _thread.fed_ns is not None:
-        began, _thread.fed_ns = _thread.fed_ns, thread_time_ns()
-        cells[row + FEED_NS] += _thread.fed_ns - began
-
-
-def _timed_recv_bytes(self: Any, *arguments: Any) -> Any:
-    _thread.received_row = _row_of(self)
-    return _recv_bytes(self, *arguments)
-
-
-def _timed_feed(*arguments: Any) -> None:
-    _thread.fed_ns = thread_time_ns()
-    _feed(*arguments)
+    try:
+        _feed(buffer, notempty, send_bytes, *arguments)
+    finally:
+        counters.cells[_row_of(send_bytes.__self__) + FEED_NS] += thread_time_ns() - began
 
 
 def _wrap() -> None:
-    _Pickler.dumps, _Pickler.loads = classmethod(_timed_dumps), staticmethod(_timed_loads)
-    _Connection._send_bytes, _Connection._recv_bytes = _timed_send_bytes, _timed_recv_bytes
     _Connection._row = property(_row_of)
     pairs: Any = (("send", counting_put), ("recv", counting_get), ("poll", counting_poll))
     for name, counting in (*pairs, ("send_bytes", counting_put), ("recv_bytes", counting_get)):

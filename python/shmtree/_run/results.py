@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import counters as c
+from .launch import Ended
 from .sites import Site
-
-#: CPU time of a put and a get of a small message with shmtree, without that for its data.
-_TRANSPORT_NS = 22_000
 
 
 class Savings(NamedTuple):
@@ -34,7 +32,7 @@ class Row(NamedTuple):
     get_s: float  #: including waits, and those of `poll`
     blocked_s: float  #: in which the threads in these calls did not run
     cpu_s: float  #: estimated from samples
-    pickle_s: float  #: CPU time of pickling and unpickling, if the run was profiled
+    pickle_s: float  #: CPU time of pickling and unpickling, estimated by `--profile`
     saved_cpu_s: float | None  #: CPU time that shmtree would save with the messages; negative: cost. None: unknown
     shares_tensors: bool  #: a message had a tensor of `share_memory_()`
 
@@ -63,30 +61,44 @@ def _row(key: str, processes: list[list[int]]) -> Row:
     )
     cpu_ns = calls_cpu_ns + cells[c.FEED_NS]
     messages, get_ns = max(cells[c.PUTS], cells[c.GETS]), cells[c.GETS + c.NS] + cells[c.POLL_NS]
-    trials = cells[c.TRIALS]
+    nbytes = round(sum(_scaled(each, c.PUTS, c.PUT_BYTES) for each in processes))
     return Row(
         *Site(*(*key.split("\t"), "", "")[:3]),
         objects=cells[c.OBJECTS],
         processes=sum(1 for each in processes if each[c.PUTS] or each[c.GETS]),
         messages=messages,
-        bytes=round(sum(_scaled(each, c.PUTS, c.PUT_BYTES) for each in processes)),
+        bytes=nbytes,
         put_s=cells[c.PUTS + c.NS] / 1e9,
         get_s=get_ns / 1e9,
         blocked_s=max(cells[c.PUTS + c.NS] + get_ns - calls_cpu_ns, 0) / 1e9,
         cpu_s=cpu_ns / 1e9,
-        pickle_s=cells[c.PICKLE_NS] / 1e9,
-        saved_cpu_s=(cpu_ns - messages * (cells[c.TRIAL_NS] / trials + _TRANSPORT_NS)) / 1e9 if trials else None,
+        pickle_s=messages * cells[c.PICKLE_NS] / (cells[c.TRIALS] or 1) / 1e9,
+        saved_cpu_s=_saved_ns(cells, messages, cpu_ns, nbytes) / 1e9 if cells[c.TRIALS] else None,
         shares_tensors=cells[c.SHARED_TENSORS] > 0,
     )
 
 
-def savings(rows: Iterable[Row], seconds: float, cpu_seconds: float, import_s: float, command_s: float) -> Savings:
-    """Returns what the messages of the rows would save, less the CPU time of the imports and of the command.
+def _saved_ns(cells: list[int], messages: int, cpu_ns: float, nbytes: int) -> float:
+    """Returns the CPU time that shmtree would save, from the trials and from the time of the standard calls.
 
-    Processes that run at the same time save the time together: it is shared by the mean number of those that ran.
+    The calls take longer than the trials, because they wake up a process for each chunk of a message, and use memory
+    that is not in the cache. shmtree saves its share of that, except for the wake-up that each message needs.
     """
-    saved = sum(row.saved_cpu_s or 0.0 for row in rows) - import_s
-    return Savings(saved / max(cpu_seconds / max(seconds, 1e-3), 1.0) - command_s, saved - command_s)
+    chunks = nbytes / (messages or 1) / c.CHUNK
+    standard_ns = (cells[c.PICKLE_NS] + cells[c.PIPE_NS]) / cells[c.TRIALS]
+    ours_ns = cells[c.OURS_NS] / cells[c.TRIALS]
+    longer = max(cpu_ns / ((messages or 1) * standard_ns) - 1, 0)
+    return messages * (standard_ns - ours_ns) * (1 + longer * chunks / (1 + chunks))
+
+
+def savings(rows: Iterable[Row], ended: Ended, start_s: float) -> Savings:
+    """Returns what the messages of the rows would save, less the CPU time of `start_s` for starts of the library.
+
+    Processes that run at the same time save the time of messages together: it is shared by the mean number of those
+    that ran. They do not share the starts.
+    """
+    saved = sum(row.saved_cpu_s or 0.0 for row in rows)
+    return Savings(saved / max(ended.cpu_seconds / max(ended.seconds, 1e-3), 1.0) - start_s, saved - start_s)
 
 
 def read(directory: str) -> tuple[int, list[Row], float]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-MAX_SECONDS = 86400.0  # upper limit of the interval between snapshots
+MAX_SECONDS = 86400  # upper limit of the interval between snapshots
 _HELP_WIDTH = 78  # of descriptions, so that help fits a terminal of 80 columns
 
 _T = TypeVar("_T", int, float)
@@ -36,39 +35,28 @@ def add_json(verb: argparse.ArgumentParser, what: str = "print one line of JSON 
     verb.add_argument("--json", action="store_true", help=what)
 
 
-def _number(text: str, number: Callable[[str], _T], what: str) -> _T:
-    try:
-        return number(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+def _number(
+    number: Callable[[str], _T], what: str, least: float, most: float, meaning: str = ""
+) -> Callable[[str], _T]:
+    """Returns the type of an argument that is `what`, from `least` to `most`. The error ends with `meaning`."""
+
+    def parse(text: str) -> _T:
+        try:
+            value = number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is out of range; it must be {least} to {most}{meaning}")
+        return value
+
+    return parse
 
 
-def seconds(text: str) -> float:
-    number = _number(text, float, "a number of seconds")
-    if not 0 <= number <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to {MAX_SECONDS:.0f} seconds")
-    return number
-
-
-def count(text: str) -> int:
-    number = _number(text, int, "a number of messages")
-    if not 0 <= number <= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to {sys.maxsize} messages")
-    return number
-
-
-def rows(text: str) -> int:
-    number = _number(text, int, "a number of rows")
-    if not 1 <= number <= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 1 to {sys.maxsize} rows")
-    return number
-
-
-def port(text: str) -> int:
-    number = _number(text, int, "the number of a port")
-    if not 0 <= number < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; a port is 1 to 65535, or 0 for any free port")
-    return number
+seconds = _number(float, "a number of seconds", 0, MAX_SECONDS, " seconds")
+count = _number(int, "a number of messages", 0, sys.maxsize, " messages")
+rows = _number(int, "a number of rows", 1, sys.maxsize, " rows")
+port = _number(int, "the number of a port", 0, 65535, "; 0 is any free port")
+rate = _number(float, "a number", 0, 10**9, "; 0 is without pauses")
 
 
 def address(text: str) -> str:
@@ -79,10 +67,3 @@ def address(text: str) -> str:
     except UnicodeError:
         pass
     raise argparse.ArgumentTypeError(f"{text!r} is not an address")
-
-
-def rate(text: str) -> float:
-    number = _number(text, float, "a number")
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; a rate is positive, or 0 for no pauses")
-    return number

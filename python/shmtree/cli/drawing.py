@@ -9,15 +9,23 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
-_NUMBERS = frozenset(
-    """PID DEPTH BYTES PUT/S GET/S OLDEST FULL EMPTY PINS FOR USED OF
-    OBJECTS MESSAGES PUT GET BLOCKED CPU PICKLE SAVES""".split()
-)
-#: Columns that are shortened if the width is too small, with the width that they keep.
-_SHORTENED = {"NAME": 8, "CHANNEL": 12, "ARENA": 12, "COMMAND": 12, "SENDS TO": 8, "RECEIVES FROM": 8, "PROCESSES": 9}
-_SHORTENED |= {"CREATED AT": 16, "THROUGH": 10}
-#: Columns that are left out, in this order, if the others do not fit.
-_LEFT_OUT = ("THROUGH", "OLDEST", "OBJECTS", "BYTES", "FOR", "BLOCKED", "EMPTY", "FULL", "PUT", "GET", "PUT/S", "GET/S")
+
+class _Column(NamedTuple):
+    is_number: bool = True  #: aligned to the right
+    least: int | None = None  #: width to which it is shortened if the others do not fit
+    turn: int | None = None  #: columns with a turn are left out, in this order, if the others still do not fit
+
+
+_TEXT = _Column(is_number=False)
+_COLUMNS = {
+    "THROUGH": _Column(False, 10, 1), "OLDEST": _Column(turn=2), "OBJECTS": _Column(turn=3), "BYTES": _Column(turn=4),
+    "FOR": _Column(turn=5), "BLOCKED": _Column(turn=6), "EMPTY": _Column(turn=7), "FULL": _Column(turn=8),
+    "PUT": _Column(turn=9), "GET": _Column(turn=10), "PUT/S": _Column(turn=11), "GET/S": _Column(turn=12),
+    "NAME": _Column(False, 8), "SENDS TO": _Column(False, 8), "RECEIVES FROM": _Column(False, 8),
+    "PROCESSES": _Column(False, 9), "CHANNEL": _Column(False, 12), "ARENA": _Column(False, 12),
+    "COMMAND": _Column(False, 12), "CREATED AT": _Column(False, 16),
+    **dict.fromkeys("PID DEPTH PINS USED OF MESSAGES CPU PICKLE SAVES".split(), _Column()),
+}  # fmt: skip
 _GAP = 1
 _UNLIMITED = 10_000  # columns
 
@@ -36,15 +44,16 @@ def has_rich() -> bool:
 def _least(table: Table, number: int) -> int:
     head = table.heads[number]
     natural = max(len(head), *(len(row[number][0]) for row in table.rows), 0)
-    return min(natural, max(_SHORTENED.get(head, natural), len(head)))
+    return min(natural, max(_COLUMNS.get(head, _TEXT).least or natural, len(head)))
 
 
 def _fitting(table: Table, width: int) -> Table:
     """Returns the table with the columns that fit."""
     kept = {number: _least(table, number) + _GAP for number in range(len(table.heads))}
-    for head in _LEFT_OUT:
-        if sum(kept.values()) > width + _GAP and head in table.heads:
-            del kept[table.heads.index(head)]
+    turns = [(turn, number) for number, head in enumerate(table.heads) if (turn := _COLUMNS.get(head, _TEXT).turn)]
+    for _, number in sorted(turns):
+        if sum(kept.values()) > width + _GAP:
+            del kept[number]
     return Table([table.heads[each] for each in kept], [[row[each] for each in kept] for row in table.rows])
 
 
@@ -58,9 +67,9 @@ def drawn(block: Table | Span, width: int) -> Any:
     block = _fitting(block, width)
     table = Drawn(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for number, head in enumerate(block.heads):
-        justify: Any = "right" if head in _NUMBERS else "left"
-        least = _least(block, number)
-        table.add_column(head, justify=justify, no_wrap=head not in _SHORTENED, min_width=least)
+        column = _COLUMNS.get(head, _TEXT)
+        justify: Any = "right" if column.is_number else "left"
+        table.add_column(head, justify=justify, no_wrap=column.least is None, min_width=_least(block, number))
     for row in block.rows:
         table.add_row(*(Text(*cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table

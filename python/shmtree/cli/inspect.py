@@ -32,8 +32,7 @@ def _inspect(options: argparse.Namespace) -> int:
             ]
         found = [arena for arena in found if arena["channels"]]
     if not found:
-        where = "among the arenas of this user; shmtree ls --all lists them"
-        return failed(f"no process, name or uuid {options.what!r} {where}")
+        return failed(tables.unknown(options.what))
     for arena in found:
         for channel in arena.get("channels", ()):
             if channel["refused"] is None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ..errors import Error
 from . import run
 from .arguments import listed_examples
-from .results import check_output
+from .results import check_output, failed
 
 _EXAMPLES = """
 shmtree top                           what all channels do, and the bottleneck
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     verb = None
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as _early_run left it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
@@ -75,9 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # The reader has closed the pipe; this prevents a second error at interpreter exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        if sys.stderr is not None:
-            print(f"shmtree: {error}", file=sys.stderr)
-        return 1
+        return failed(error)
 
 
 if __name__ == "__main__":

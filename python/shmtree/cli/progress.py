@@ -6,7 +6,6 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 from . import drawing
@@ -37,19 +36,12 @@ class Bar:
         if not is_shown() or self._progress is not None:
             return
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
         last = TimeElapsedColumn() if total is None else TimeRemainingColumn()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            last,
-            console=Console(stderr=True),
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        columns = ("{task.description}", BarColumn(), "{task.fields[text]}", last)
+        alone: Any = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        self._progress = Progress(*columns, console=Console(stderr=True), **alone)
         self._task = self._progress.add_task(self._what, total=total, text="")
         self._progress.start()
 
@@ -77,9 +69,6 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-            self._progress = None

@@ -6,22 +6,18 @@ import argparse
 import time
 from typing import Any
 
-from ..errors import Error
 from ..replay import ReplayBuffer
 from . import drawing, progress
 from .arguments import add_json, add_verb, rows
-from .results import count, failed, print_line
+from .results import count, print_line
 from .stopping import asked_to_stop
 
 _SLICE_S = 0.1  # interval of checks for a stop
 
 
 def _save(options: argparse.Namespace) -> int:
-    try:
-        with ReplayBuffer.open(options.name) as buffer, progress.Bar("saving") as bar:
-            saved = buffer.save(options.out, progress=bar.show_bytes)
-    except (OSError, ValueError, Error) as error:
-        return failed(error)
+    with ReplayBuffer.open(options.name) as buffer, progress.Bar("saving") as bar:
+        saved = buffer.save(options.out, progress=bar.show_bytes)
     name, out = drawing.printable(options.name), drawing.printable(options.out)
     sizes = f"{drawing.size(saved.written)} written, {drawing.size(saved.nbytes)} in all files"
     text = f"saved {count(saved.rows, 'row')} of {name} to {out}: {sizes}"
@@ -31,11 +27,8 @@ def _save(options: argparse.Namespace) -> int:
 
 
 def _load(options: argparse.Namespace) -> int:
-    try:
-        with progress.Bar("loading") as bar:
-            buffer = ReplayBuffer.load(options.path, options.capacity, name=options.name, progress=bar.show_bytes)
-    except (OSError, ValueError, Error) as error:
-        return failed(error)
+    with progress.Bar("loading") as bar:
+        buffer = ReplayBuffer.load(options.path, options.capacity, name=options.name, progress=bar.show_bytes)
     path, name = drawing.printable(options.path), drawing.printable(options.name)
     with buffer, asked_to_stop() as should_stop:
         text = f"loaded {count(len(buffer), 'row')} from {path} as {name}"

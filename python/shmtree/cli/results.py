@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
+
+from .drawing import printable
 
 
 def count(number: int, noun: str) -> str:
@@ -23,6 +26,8 @@ def check_output() -> None:
 
 
 def failed(what: object, code: int = 1) -> int:
-    """Prints an error, and returns the exit code."""
-    print(f"shmtree: {what}", file=sys.stderr)
+    """Prints an error as one line, if there is a standard error that takes it, and returns the exit code."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"shmtree: {printable(str(what))}", file=sys.stderr, flush=True)
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from .._run import commands, launch, notes, results
 from . import output_files
 from .arguments import add_verb
 from .drawing import Table, printable, show, size
+from .results import failed
 
 _HEADS = "KIND|CREATED AT|THROUGH|OBJECTS|MESSAGES|BYTES|PUT|GET|BLOCKED|CPU".split("|")
 _PROFILE_HEADS = [*_HEADS, "PICKLE", "SAVES"]
@@ -36,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         command = commands.command_of(options.program)
     except ValueError as error:
-        print(f"shmtree: {error}", file=sys.stderr)
-        return 2
+        return failed(error, code=2)
     if os.pathsep in str(launch.HOOK):
         raise OSError(f"shmtree is installed in {launch.HOOK.parent}, and PYTHONPATH cannot hold a path with a colon")
     if sys.flags.ignore_environment or sys.flags.no_site:
@@ -49,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         report = _run(command, options.profile)
         if sys.stderr is not None:
-            _print(report)
+            with contextlib.suppress(OSError):  # the end of the program is what counts
+                _print(report)
     code = report.ended.exit_code
     if code < 0:
         sys.stdout.flush()
@@ -58,12 +60,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(command: list[str], profile: bool) -> _Report:
-    command_s = time.process_time()  # to start this command
     with launch.directory(profile) as directory:
         ended = launch.run(command, directory)
         processes, rows, import_s = results.read(directory)
-        savings = results.savings(rows, ended.seconds, ended.cpu_seconds, import_s, command_s) if profile else None
-        return _Report(ended, processes, rows, savings, notes.read(Path(directory)))
+        remarks = notes.read(Path(directory))
+    savings = None
+    if profile:
+        start_s = import_s + processes * _start_cost() + time.process_time()  # the last one is of this command
+        savings = results.savings(rows, ended, start_s)
+    return _Report(ended, processes, rows, savings, remarks)
+
+
+def _start_cost() -> float:
+    """Returns the CPU time that a process needs for its first message and for its exit, more than a standard one."""
+    program = [sys.executable, "-c", "import multiprocessing as mp; queue = mp.Queue(); queue.put(0); queue.get()"]
+    with launch.directory(profile=False) as directory:
+        replaced = launch.run(program, directory, setpgroup=0)  # Ctrl-C would print a traceback
+        import_s = results.read(directory)[2]
+    plain = launch.run(program, None, setpgroup=0)
+    return max(replaced.cpu_seconds - import_s - plain.cpu_seconds, 0.0)
 
 
 def _as_json(report: _Report) -> dict[str, Any]:

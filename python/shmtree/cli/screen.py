@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from .._ipc.observer import users
@@ -19,20 +20,16 @@ _LEAST_ROWS = 2  # of a table on a terminal, however low that is
 Channel = tuple[dict[str, Any], int]  # an arena, and the channel's number in it
 
 
-def _value(key: str) -> Callable[[dict[str, Any]], float]:
-    return lambda channel: -channel.get(key, 0)
-
-
-#: Sort keys of channels, for largest first. Channels with equal keys are sorted by name.
-SORTS: dict[str, Callable[[dict[str, Any]], float]] = {
-    "name": lambda _: 0,
-    "depth": _value("queued"),
-    "bytes": _value("queued_bytes"),
-    "put": _value("put_per_s"),
-    "get": _value("received_per_s"),
-    "oldest": _value("oldest_seconds"),
-    "full": _value("full_share"),
-    "empty": _value("empty_share"),
+#: Keys of channels by which they can be sorted, largest first. Channels with equal values are sorted by name.
+SORTS = {
+    "name": "",
+    "depth": "queued",
+    "bytes": "queued_bytes",
+    "put": "put_per_s",
+    "get": "received_per_s",
+    "oldest": "oldest_seconds",
+    "full": "full_share",
+    "empty": "empty_share",
 }
 
 
@@ -68,24 +65,24 @@ def _channel_row(arena: dict[str, Any], number: int) -> list[Span]:
 def _channels(snapshot: dict[str, Any], sort: str) -> Table:
     def key(channel: Channel) -> tuple[float, str]:
         arena, number = channel
-        return SORTS[sort](arena["channels"][number]), tables.channel_label(arena, number)
+        return -arena["channels"][number].get(SORTS[sort], 0), tables.channel_label(arena, number)
 
     return Table(_CHANNELS, [_channel_row(*each) for each in sorted(_channels_of(snapshot), key=key)])
 
 
+@dataclasses.dataclass
 class _Process:
     """A process, with what it does in all arenas."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.namespace_pid = 0
-        self.name = ""
-        self.sends: list[str] = []
-        self.receives: list[str] = []
-        self.bytes = 0
-        self.seconds = 0.0
-        self.waits = 0.0
-        self.state = ""
+    pid: int
+    namespace_pid: int = 0
+    name: str = ""
+    sends: list[str] = dataclasses.field(default_factory=list)
+    receives: list[str] = dataclasses.field(default_factory=list)
+    bytes: int = 0
+    seconds: float = 0.0
+    waits: float = 0.0
+    state: str = ""
 
     def add_state(self, one: dict[str, Any]) -> None:
         self.namespace_pid = one["namespace_pid"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .._ipc.observer import users
@@ -27,19 +27,26 @@ def show_names(known: Iterable[tuple[str, str, str]]) -> None:
             print(*(text for text, _ in row), sep="\t")
 
 
+def unknown(what: str) -> str:
+    return f"no process, name or uuid {what!r} among the arenas of this user; shmtree ls --all lists them"
+
+
+def refused(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the arenas and channels that could not be read: `what`, `pids` and `reason`."""
+    for arena in snapshot["arenas"]:
+        pids = [opener["pid"] for opener in arena["openers"]]
+        things = [(f"arena {label(arena)}", arena["refused"])]
+        for number, channel in enumerate(arena.get("channels", ())):
+            things.append((f"channel {channel_label(arena, number)}", channel["refused"]))
+        yield from ({"what": what, "pids": pids, "reason": reason} for what, reason in things if reason)
+
+
 def refusals(snapshot: dict[str, Any]) -> list[str]:
     """Returns a sentence for each reason why arenas or channels could not be read."""
-    refused: dict[tuple[str, str], list[str]] = {}  # labels, by kind and reason
-    for arena in snapshot["arenas"]:
-        if arena["refused"]:
-            refused.setdefault(("arena", arena["refused"]), []).append(label(arena))
-        for number, channel in enumerate(arena.get("channels", ())):
-            if channel["refused"]:
-                refused.setdefault(("channel", channel["refused"]), []).append(channel_label(arena, number))
-    return [
-        f"Cannot read {kind}{'' if len(labels) == 1 else 's'} {first(labels)}: {reason}."
-        for (kind, reason), labels in refused.items()
-    ]
+    found: dict[str, list[str]] = {}
+    for each in refused(snapshot):
+        found.setdefault(each["reason"], []).append(each["what"])
+    return [f"Cannot read {first(whats)}: {reason}." for reason, whats in found.items()]
 
 
 def first(labels: list[str]) -> str:

@@ -7,42 +7,40 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .._ipc.observer import Observer, bottlenecks, is_of, seen
-from . import drawing, screen
+from . import drawing, screen, tables
 from .arguments import add_json, add_verb, seconds
 from .results import failed
 
 FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
 
 
-class _Chosen:
-    """Snapshots of the arenas that a name or pid identifies, or of all."""
+def _snapshots(what: str | None) -> Callable[[], dict[str, Any]]:
+    """Returns a function that takes a snapshot of the arenas that a name or pid identifies, or of all."""
+    observer = Observer()
 
-    def __init__(self, what: str | None) -> None:
-        self._observer, self._what = Observer(), what
-
-    def look(self) -> dict[str, Any]:
-        snapshot = seen(self._observer.look())
-        if self._what is None:
+    def look() -> dict[str, Any]:
+        snapshot = seen(observer.look())
+        if what is None:
             return snapshot
-        snapshot["arenas"] = [arena for arena in snapshot["arenas"] if is_of(arena, self._what)]
-        snapshot["bottlenecks"] = bottlenecks(snapshot)
-        return snapshot
+        snapshot["arenas"] = [arena for arena in snapshot["arenas"] if is_of(arena, what)]
+        return {**snapshot, "bottlenecks": bottlenecks(snapshot)}
+
+    return look
 
 
 def _top(options: argparse.Namespace) -> int:
-    observer = _Chosen(options.what)
-    if not observer.look()["arenas"] and options.what is not None:
-        return failed(
-            f"no process, name or uuid {options.what!r} among the arenas of this user; shmtree ls --all lists them"
-        )
+    look = _snapshots(options.what)
+    if not look()["arenas"] and options.what is not None:
+        return failed(tables.unknown(options.what))
     time.sleep(min(options.interval, FIRST_INTERVAL))
     if not options.once and not options.json and sys.stdout.isatty() and drawing.has_rich():
-        _draw(observer, options)
+        _draw(look, options)
     while True:
-        snapshot = observer.look()
+        snapshot = look()
         if options.json:
             print(json.dumps(snapshot), flush=True)
         else:
@@ -53,7 +51,7 @@ def _top(options: argparse.Namespace) -> int:
         time.sleep(options.interval)
 
 
-def _draw(observer: _Chosen, options: argparse.Namespace) -> None:
+def _draw(look: Callable[[], dict[str, Any]], options: argparse.Namespace) -> None:
     """Redraws the page until a signal ends the program. Returns at once on a terminal that cannot be drawn on."""
     from rich.console import Console, Group
     from rich.live import Live
@@ -61,13 +59,13 @@ def _draw(observer: _Chosen, options: argparse.Namespace) -> None:
     console = Console()
     if console.is_dumb_terminal:
         return
-    snapshot = observer.look()
+    snapshot = look()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             shown = screen.blocks(snapshot, options.sort, console.height)
             live.update(Group(*(drawing.drawn(block, console.width) for block in shown)), refresh=True)
             time.sleep(options.interval)
-            snapshot = observer.look()
+            snapshot = look()
 
 
 def add_to(verbs: Any) -> None:

@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from .._ipc.observer import Observer, is_of, seen, users
+from .._ipc.observer import Observer, is_of, seen, things, users
 from . import drawing, tables
 from .arguments import add_json, add_verb
 
@@ -20,23 +20,12 @@ MAX_STACKS = 16
 STACK_SECONDS = 10.0
 
 
-class Wait(NamedTuple):
-    """A waiting thread, and the processes of which any one could end its wait."""
+#: A waiting thread: the keys of `waits` in the result of `why`, except for `stopped`.
+Wait = dict[str, Any]
 
-    pid: int
-    thread: int
-    what: str
-    at: str
-    channel: str | int | None
-    arena: str
-    block: int
-    seconds: float
-    for_pids: tuple[int, ...]
-    never_used: tuple[int, ...] = ()  #: those of them that have the end and never used it, if no process has used it
 
-    @property
-    def key(self) -> tuple[int, int, str, str, int]:
-        return self.pid, self.thread, self.what, self.arena, self.block
+def _key(wait: Wait) -> tuple[Any, ...]:
+    return tuple(wait[each] for each in ("pid", "thread", "what", "arena", "block"))
 
 
 def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
@@ -94,21 +83,24 @@ def _waits(snapshot: dict[str, Any]) -> Iterator[Wait]:
                 channel = channels.get(wait["block"])
                 if channel is not None and _can_go_on(wait["what"], channel):
                     continue
-                pids = tuple(pid for pid in dict.fromkeys(_awaited(arena, wait)) if pid != one["pid"])
+                pids = [pid for pid in dict.fromkeys(_awaited(arena, wait)) if pid != one["pid"]]
                 unused = () if channel is None else _unused(channel, wait)
-                at = wait["at"] if wait["what"] != "lock" else "a lock"
-                yield Wait(
-                    one["pid"],
-                    wait["thread"],
-                    wait["what"],
-                    at,
-                    wait["channel"],
-                    arena["uuid"],
-                    wait["block"],
-                    wait["seconds"],
-                    pids,
-                    tuple(pid for pid in pids if pid in unused),
-                )
+                yield {
+                    "pid": one["pid"],
+                    "arena": arena["uuid"],
+                    **{key: wait[key] for key in ("thread", "what", "channel", "block", "seconds")},
+                    "at": wait["at"] if wait["what"] != "lock" else "a lock",
+                    "for_pids": pids,
+                    "never_used": [pid for pid in pids if pid in unused],
+                }
+
+
+def _edges(waits: list[Wait]) -> dict[int, set[int]]:
+    """Returns, for each waiting process, all processes that it waits for."""
+    edges: dict[int, set[int]] = {}
+    for wait in waits:
+        edges.setdefault(wait["pid"], set()).update(wait["for_pids"])
+    return edges
 
 
 def _stuck(waits: list[Wait]) -> dict[int, set[int]]:
@@ -116,12 +108,8 @@ def _stuck(waits: list[Wait]) -> dict[int, set[int]]:
 
     No process outside of this set can end any of their waits.
     """
-    edges: dict[int, set[int]] = {}
-    free: set[int] = set()
-    for wait in waits:
-        edges.setdefault(wait.pid, set()).update(wait.for_pids)
-        if not wait.for_pids or 0 in wait.for_pids or wait.pid == 0:
-            free.add(wait.pid)
+    edges = _edges(waits)
+    free = {wait["pid"] for wait in waits if not wait["for_pids"] or 0 in (wait["pid"], *wait["for_pids"])}
     while True:
         free |= {pid for pid, others in edges.items() if not others <= edges.keys() - free}
         if not free & edges.keys():
@@ -152,13 +140,12 @@ def _cycles(edges: dict[int, set[int]]) -> list[set[int]]:
 
 
 def _deadlock(cycle: set[int], waits: list[Wait]) -> dict[str, Any]:
-    within = [wait for wait in waits if wait.pid in cycle and cycle & set(wait.for_pids)]
-    channels = dict.fromkeys(wait.channel for wait in within if wait.channel is not None)
+    within = [wait for wait in waits if wait["pid"] in cycle and cycle & set(wait["for_pids"])]
     return {
         "pids": sorted(cycle),
-        "channels": list(channels),
-        "places": list(dict.fromkeys(wait.at for wait in within)),
-        "seconds": min(wait.seconds for wait in within),
+        "channels": list(dict.fromkeys(wait["channel"] for wait in within if wait["channel"] is not None)),
+        "places": list(dict.fromkeys(wait["at"] for wait in within)),
+        "seconds": min(wait["seconds"] for wait in within),
     }
 
 
@@ -175,46 +162,18 @@ def _locks(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     yield {"pid": channel[f"{end}_locked_by"], "of": of}
 
 
-def _check_known(snapshot: dict[str, Any], what: str) -> None:
-    for arena in snapshot["arenas"]:
-        pids = {one["pid"] for one in (*arena["openers"], *arena.get("participants", ()))}
-        if what.isdecimal() and int(what) in pids:
-            return
-        if any(what in channel["names"] for channel in arena.get("channels", ())):
-            return
-        if arena["refused"] and is_of(arena, what):
-            return
-    raise FileNotFoundError(f"no process with an arena has the pid {what!r}, and no channel has that name")
-
-
 def _chosen(waits: list[Wait], snapshot: dict[str, Any], what: str) -> list[Wait]:
-    """Returns the waits of a process or at a channel, and those that they depend on."""
-    start = {
-        pid
-        for arena in snapshot["arenas"]
-        for channel in arena.get("channels", ())
-        if what in channel["names"] and not channel["refused"]
-        for pid in (*channel["sender_pids"], *channel["receiver_pids"])
-    }
-    if what.isdecimal():
-        start.add(int(what))
-    edges: dict[int, set[int]] = {}
-    for wait in waits:
-        edges.setdefault(wait.pid, set()).update(wait.for_pids)
-    wanted = start.union(*(_reached(edges, pid) for pid in start)) if start else start
-    return [wait for wait in waits if wait.pid in wanted]
-
-
-def _refused(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields arenas and channels that could not be read."""
+    """Returns the waits of a process or at a named object, and those that they depend on."""
+    start = {wait["pid"] for wait in waits if str(wait["pid"]) == what}
     for arena in snapshot["arenas"]:
-        pids = [opener["pid"] for opener in arena["openers"]]
-        if arena["refused"]:
-            yield {"what": f"arena {tables.label(arena)}", "pids": pids, "reason": arena["refused"]}
-        for number, channel in enumerate(arena.get("channels", ())):
-            if channel["refused"]:
-                what = f"channel {tables.channel_label(arena, number)}"
-                yield {"what": what, "pids": pids, "reason": channel["refused"]}
+        is_arena = what in arena["names"] or (not what.isdecimal() and arena["uuid"].startswith(what))
+        named = [each for each in things(arena) if is_arena or what in each["names"]]
+        blocks = {each["block"] for each in named}
+        start.update(*(each.get(f"{end}_pids", ()) for each in named for end in ("sender", "receiver")))
+        start |= {w["pid"] for w in waits if w["arena"] == arena["uuid"] and (is_arena or w["block"] in blocks)}
+    edges = _edges(waits)
+    wanted = start.union(*(_reached(edges, pid) for pid in start))
+    return [wait for wait in waits if wait["pid"] in wanted]
 
 
 def _stack(pid: int, program: str) -> str:
@@ -238,7 +197,7 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_SNAPSHOTS) -> dict[
     """Returns which processes wait for which others, according to two successive snapshots.
 
     Args:
-        what: A pid or a channel's name; None means all processes.
+        what: A pid, or the name of an arena or of an object in it; None means all processes.
         seconds: Time between the snapshots.
 
     Returns:
@@ -257,31 +216,23 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_SNAPSHOTS) -> dict[
         OSError: This process has no file descriptors left.
     """
     observer = Observer()
-    before = {wait.key for wait in _waits(seen(observer.look()))}
+    before = set(map(_key, _waits(seen(observer.look()))))
     began = time.monotonic()
     time.sleep(seconds)
     between = time.monotonic() - began - _CLOCK_S
     snapshot = seen(observer.look())
-    if what is not None:
-        _check_known(snapshot, what)
-    lasting = [wait for wait in _waits(snapshot) if wait.key in before and wait.seconds >= between]
+    if what is not None and not any(is_of(arena, what) for arena in snapshot["arenas"]):
+        raise FileNotFoundError(f"no process with an arena has the pid {what!r}, and no object has that name")
+    lasting = [wait for wait in _waits(snapshot) if _key(wait) in before and wait["seconds"] >= between]
     chosen = lasting if what is None else _chosen(lasting, snapshot, what)
     stopped = {one["pid"] for arena in snapshot["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
-    pids = dict.fromkeys(pid for wait in chosen for pid in (wait.pid, *wait.for_pids))
+    pids = dict.fromkeys(pid for wait in chosen for pid in (wait["pid"], *wait["for_pids"]))
     deadlocks = [_deadlock(cycle, lasting) for cycle in _cycles(_stuck(lasting))]
     return {
-        "waits": [
-            {
-                **wait._asdict(),
-                "for_pids": list(wait.for_pids),
-                "never_used": list(wait.never_used),
-                "stopped": sorted(stopped & set(wait.for_pids)),
-            }
-            for wait in chosen
-        ],
+        "waits": [{**wait, "stopped": sorted(stopped & set(wait["for_pids"]))} for wait in chosen],
         "deadlocks": [each for each in deadlocks if what is None or pids.keys() & set(each["pids"])],
         "locks": [lock for lock in _locks(snapshot) if what is None or lock["pid"] in pids],
-        "refused": list(_refused(snapshot)),
+        "refused": list(tables.refused(snapshot)),
         "stacks": stacks(pids),
     }
 
@@ -340,7 +291,7 @@ def add_to(verbs: Any) -> None:
         "what",
         metavar="PID|NAME",
         nargs="?",
-        help="only waits of this process or at this channel, and what they depend on",
+        help="only waits of this process or at this object, and what they depend on",
     )
     add_json(verb, "print one line of JSON")
     verb.set_defaults(run=_run_why)

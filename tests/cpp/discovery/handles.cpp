@@ -133,6 +133,19 @@ TEST_CASE("a name finds its arena and cannot be created twice") {
   CHECK(Name::create(name, {NamedKind::kArena, arena, 0, ""}).code() == Code::kExists);
 }
 
+TEST_CASE("a name with parts is found under the same parts only") {
+  const OwnDirectory directory;
+  const std::string first = unique_name(), name = first + "/lidar/front";
+  const auto arena = new_arena();
+  auto made = Name::create(name, {NamedKind::kChannel, arena, 42, ""}).value();
+  CHECK(Name::open(name).value()->thing().block == 42);
+  CHECK(std::filesystem::path(made->path()).filename() == first + "%2Flidar%2Ffront");
+  for (const std::string& other : {std::string(first), first + "/lidar", first + "%2Flidar%2Ffront"})
+    CHECK(Name::open(other).code() == Code::kNotFound);
+  for (const std::string& wrong : {first + "//lidar", "/" + first, first + "/", first + "/.hidden", std::string("..")})
+    CHECK(Name::create(wrong, {NamedKind::kChannel, arena, 42, ""}).code() == Code::kInvalid);
+}
+
 TEST_CASE("the last holder of a name removes its file") {
   const OwnDirectory directory;
   const std::string name = unique_name();

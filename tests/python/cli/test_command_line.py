@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -100,10 +101,9 @@ def test_clean_prints_removed_names_as_json():
     assert json.loads(run_main("clean", "--json").stdout) == {"removed": []}
 
 
-@pytest.mark.parametrize("arguments", [("ls", "--json"), ("--print-man-page",), ("--print-completion", "bash")])
+@pytest.mark.parametrize("arguments", [("ls", "--json"), ("--print-completion", "bash")])
 def test_output_that_cannot_be_written_is_an_error(arguments):
     pytest.importorskip("shtab")
-    pytest.importorskip("argparse_manpage")
     command = [sys.executable, "-W", "error", "-m", "shmtree", *arguments]
     for close, said in ((">/dev/full", "[Errno 28] No space left on device"), (">&-", "standard output is closed")):
         shell = ["sh", "-c", f'"$@" {close}', "sh", *command]
@@ -129,3 +129,21 @@ def test_error_of_a_full_disk_names_the_file():
     _ends = shmtree.create_pair(name="samples")
     done = run_main("trace", "samples", "--seconds", "0", "--out", "/dev/full")
     assert (done.returncode, done.stderr) == (1, "shmtree: [Errno 28] No space left on device: '/dev/full'\n")
+
+
+def test_error_is_one_line_if_a_name_has_line_breaks(tmp_path):
+    done = run_main("save", "a\nb", "--out", str(tmp_path / "saved"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("shmtree: no ") and "a\\nb" in done.stderr
+
+
+def test_interrupt_of_the_first_imports_prints_no_traceback(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    done = run_main("ls")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_full_standard_error_does_not_change_the_exit_code_of_run():
+    shell = ["sh", "-c", '"$@" 2>/dev/full', "sh", sys.executable, "-m", "shmtree", "run", "-c", "raise SystemExit(7)"]
+    assert subprocess.run(shell, timeout=120, check=False).returncode == 7

@@ -12,7 +12,7 @@ import pytest
 from test_command_line import VERBS, run_main
 
 import shmtree
-from shmtree.cli.generated import SHELLS, completion, man_page
+from shmtree.cli.generated import SHELLS, completion
 from shmtree.cli.main import make_parser
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
@@ -58,20 +58,21 @@ def test_bash_completes_commands_options_and_choices(bash) -> None:
 def test_bash_completes_files_and_names(bash, tmp_path: Path) -> None:
     (tmp_path / "run.mcap").touch()
     _ends = shmtree.create_pair(name="samples"), shmtree.create_pair(name="two words")
+    _parts = shmtree.create_pair(name="robot/lidar"), shmtree.create_pair(name="robot/camera")
     assert bash("play", "run.m") == ["run.mcap"]
     assert bash("inspect", "sam") == ["samples"]
-    assert bash("play", "run.mcap", "--to", "") == ["samples"]
+    assert sorted(bash("play", "run.mcap", "--to", "")) == ["robot/camera", "robot/lidar", "samples"]
+    assert bash("record", "robot/l") == ["robot/lidar"]
     assert bash("save", "sam") == ["samples"]
     (tmp_path / "checkpoint").mkdir()
     assert bash("load", "check") == ["checkpoint"]
     assert bash("metrics", "--allow-host", "sam") == []
 
 
-@pytest.mark.parametrize("shell", [*SHELLS, "man"])
-def test_generated_files_name_every_command(shell: str) -> None:
-    pytest.importorskip("argparse_manpage" if shell == "man" else "shtab")
-    arguments = ["--print-man-page"] if shell == "man" else ["--print-completion", shell]
-    done = run_main(*arguments)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completions_name_every_command(shell: str) -> None:
+    pytest.importorskip("shtab")
+    done = run_main("--print-completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert [verb for verb in VERBS if verb not in done.stdout] == []
 
@@ -86,22 +87,21 @@ def test_zsh_accepts_the_completion(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_man_page_has_the_sections_of_a_man_page() -> None:
+def test_argparse_manpage_makes_a_man_page_of_the_parser() -> None:
     pytest.importorskip("argparse_manpage")
-    page = man_page(make_parser())
-    heads = re.findall(r"^\.SH(?: |\n)(\w+)", page, re.M)
-    assert heads == ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "COMMANDS", "EXAMPLES"]
-    assert "shmtree record samples webcam \\-\\-out run.mcap" in page.splitlines()
+    code = "from argparse_manpage.cli import main; main()"
+    options = ["--module", "shmtree.cli.main", "--function", "make_parser", "--format", "single-commands-section"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options], capture_output=True, text=True, timeout=120, check=True
+    )
+    heads = re.findall(r"^\.SH(?: |\n)(\w+)", done.stdout, re.M)
+    assert heads == ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "COMMANDS", "COMMENTS"]
+    assert [verb for verb in VERBS if f"shmtree {verb}" not in done.stdout] == []
 
 
-@pytest.mark.parametrize("option", ["--print-completion", "--print-man-page"])
-def test_missing_package_is_an_error_that_names_it(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("shtab", "argparse_manpage"):
-        (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError('none', name='{module}')\n")
+def test_missing_package_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shtab.py").write_text("raise ModuleNotFoundError('none', name='shtab')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    done = run_main(option, *(["bash"] if option == "--print-completion" else []))
+    done = run_main("--print-completion", "bash")
     assert (done.returncode, done.stdout) == (1, "")
-    package = "shtab" if option == "--print-completion" else "argparse-manpage"
-    assert done.stderr == f"shmtree: {option} needs {package}; run pip install 'shmtree[cli]'\n"
+    assert done.stderr == "shmtree: --print-completion needs shtab; run pip install 'shmtree[cli]'\n"

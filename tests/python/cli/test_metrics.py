@@ -217,7 +217,7 @@ def test_other_path_is_404_and_port_in_use_is_an_error():
         caught.value.close()
         port = address.split(":")[2].split("/")[0]
         assert f"port {port}: Address already in use" in run("metrics", "--port", port, code=1)
-        assert "a port is 1 to 65535, or 0 for any free port" in run("metrics", "--port", "65536", code=2)
+        assert "it must be 0 to 65535; 0 is any free port" in run("metrics", "--port", "65536", code=2)
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
 

@@ -470,3 +470,11 @@ def test_snapshot_of_a_queue_rejects_short_and_unknown_uuids():
         shmtree._core.look_at_queue(b"abc", 0, 1, 1)
     with pytest.raises(FileNotFoundError):
         shmtree._core.look_at_queue(bytes(16), 0, 1, 1)
+
+
+def test_new_name_of_a_process_is_seen_once_it_opens_an_end(name, monkeypatch):
+    arena = shmtree.Arena(8 << 20, name=name)
+    monkeypatch.setattr(mp.current_process(), "_name", "renamed")
+    _ends = arena.create_pair()
+    (me,) = [each for each in arena_called(shmtree.observe(), name)["participants"] if each["pid"] == os.getpid()]
+    assert me["name"] == "renamed"

@@ -153,7 +153,7 @@ with launch.directory(False):
 """
 
 
-@pytest.mark.parametrize("point", ["fcntl.flock", "os.rename", "cleanup"])
+@pytest.mark.parametrize("point", ["fcntl.flock", "os.stat", "cleanup"])
 def test_directory_of_a_run_killed_at_any_point_is_removed(tmp_path: Path, point: str) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED_AT, point]) as killed:
         assert killed.wait(timeout=LIMIT_S) == -9

@@ -7,6 +7,7 @@ import pytest
 
 from shmtree._run import counters as c
 from shmtree._run import results
+from shmtree._run.launch import Ended
 from shmtree._run.sites import Site
 from shmtree._run.sizes import size_of
 
@@ -35,13 +36,23 @@ def test_totals_are_scaled_from_samples_of_each_process() -> None:
     assert row.blocked_s == pytest.approx(9.7)
 
 
-def test_saved_time_is_standard_cost_less_that_of_shmtree() -> None:
-    row = cells(
-        PUTS=10, PUT_SAMPLES=5, PUT_CPU_NS=10**9, PUT_NS=10**10, FEED_NS=3 * 10**9, TRIALS=2, TRIAL_NS=2 * 10**8
-    )
+TRIED = {"TRIALS": 2, "PICKLE_NS": 4 * 10**8, "PIPE_NS": 2 * 10**8, "OURS_NS": 2 * 10**8}  # 0.2, 0.1 and 0.1 s each
+
+
+def test_saved_time_of_small_messages_is_the_difference_of_the_trials() -> None:
+    row = cells(PUTS=10, PUT_SAMPLES=5, PUT_CPU_NS=10**9, PUT_NS=10**10, FEED_NS=3 * 10**9, **TRIED)
     (found,) = results.rows([{KEY: row}])
-    assert found.cpu_s == 5.0
-    assert found.saved_cpu_s == pytest.approx(4.0, abs=0.01)
+    assert found.cpu_s == pytest.approx(5.0)
+    assert found.pickle_s == pytest.approx(2.0)
+    assert found.saved_cpu_s == pytest.approx(10 * 0.2)
+
+
+def test_saved_time_of_large_messages_grows_with_the_time_of_their_calls() -> None:
+    calls = {"PUTS": 10, "PUT_SAMPLES": 5, "PUT_CPU_NS": 10**9, "PUT_NS": 10**10, "FEED_NS": 4 * 10**9}
+    row = cells(PUT_BYTES=5 * 3 * c.CHUNK, **calls, **TRIED)  # three of four wake-ups are for more chunks of a message
+    (found,) = results.rows([{KEY: row}])
+    assert found.cpu_s == pytest.approx(6.0)  # twice as long as in the trials
+    assert found.saved_cpu_s == pytest.approx(10 * 0.2 * 1.75)
 
 
 def test_nothing_is_said_about_savings_without_a_trial() -> None:
@@ -49,13 +60,13 @@ def test_nothing_is_said_about_savings_without_a_trial() -> None:
     assert row.saved_cpu_s is None
 
 
-def test_imports_and_the_command_reduce_the_savings() -> None:
-    row = cells(PUTS=1, PUT_SAMPLES=1, PUT_CPU_NS=5 * 10**9, PUT_NS=5 * 10**9, TRIALS=1)
+def test_starts_of_the_library_reduce_the_savings() -> None:
+    row = cells(PUTS=10, **TRIED)
     rows = results.rows([{KEY: row}])
-    found = results.savings(rows, seconds=10.0, cpu_seconds=20.0, import_s=1.0, command_s=0.5)
-    assert found == (pytest.approx(1.5, abs=0.01), pytest.approx(3.5, abs=0.01))
-    found = results.savings([], seconds=10.0, cpu_seconds=1.0, import_s=0.0, command_s=0.5)
-    assert found == (-0.5, -0.5)
+    found = results.savings(rows, Ended(0, seconds=10.0, cpu_seconds=20.0), start_s=1.5)
+    assert found == pytest.approx((2.0 / 2 - 1.5, 2.0 - 1.5))  # two processes ran at the same time
+    found = results.savings([], Ended(0, seconds=10.0, cpu_seconds=1.0), start_s=0.5)
+    assert found == pytest.approx((-0.5, -0.5))
 
 
 def test_rows_with_the_most_time_come_first() -> None:

@@ -135,8 +135,19 @@ def test_why_unknown_process_or_channel_is_an_error(name):
     assert json.loads(run("why", str(os.getpid()), "--json"))["waits"] == []
     assert json.loads(run("why", name, "--json"))["waits"] == []
     for what in ("nothing", str(1 << 22)):
-        says = f"shmtree: no process with an arena has the pid {what!r}, and no channel has that name\n"
+        says = f"shmtree: no process with an arena has the pid {what!r}, and no object has that name\n"
         assert run("why", what, code=1) == says
+
+
+def test_why_finds_the_wait_of_a_subscriber_by_the_name_of_its_broadcast(name):
+    broadcast = shmtree.Broadcast(4, name=name)
+    subscriber = broadcast.subscribe()
+    waiting = threading.Thread(target=subscriber.get, daemon=True)
+    waiting.start()
+    found = why_until(name, lambda found: found["waits"])
+    assert [wait["what"] for wait in waits_of(found, os.getpid())] == ["message"]
+    broadcast.put(1)
+    waiting.join(60)
 
 
 def test_why_omits_waits_shorter_than_its_interval(name, start):
@@ -199,12 +210,12 @@ def wait_at(what: str, **channel: Any) -> why.Wait:
 )
 def test_why_names_the_processes_that_never_used_an_end(what, channel, for_pids, never_used, words):
     found = wait_at(what, **channel)
-    assert (found.for_pids, found.never_used) == (for_pids, never_used)
-    assert why._wait_words(found._asdict() | {"stopped": []}).endswith(words)
+    assert (tuple(found["for_pids"]), tuple(found["never_used"])) == (for_pids, never_used)
+    assert why._wait_words(found | {"stopped": []}).endswith(words)
 
 
 def wait_of(pid: int, *for_pids: int) -> why.Wait:
-    return why.Wait(pid, pid, "message", "channel x", "x", "uuid", 1, 1.0, for_pids)
+    return {"pid": pid, "for_pids": for_pids}
 
 
 @pytest.mark.guarantee("named-deadlocks")

@@ -82,6 +82,20 @@ def test_named_cpp_channel_allows_pickle_only_if_both_sides_do(said: list[str], 
 
 
 @needs_programs
+def test_a_name_with_parts_is_the_same_in_both_languages() -> None:
+    robot = f"robot-{uuid.uuid4().hex}"
+    program = pathlib.Path(PROGRAMS or "") / "named_pair"
+    with subprocess.Popen([program, f"{robot}/lidar/front"], stdout=subprocess.PIPE) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n"
+        assert f"{robot}/lidar/front" in [each.name for each in shmtree.list_names()]
+        with pytest.raises(FileNotFoundError):
+            shmtree.open_sender(f"{robot}/lidar")
+        shmtree.open_sender(f"{robot}/lidar/front").put("from Python")
+        assert maker.wait(timeout=60) == 0
+
+
+@needs_programs
 def test_cpp_uses_the_ends_that_python_puts_into_messages() -> None:
     name = f"ends-{uuid.uuid4().hex}"
     program = pathlib.Path(PROGRAMS or "") / "answers"

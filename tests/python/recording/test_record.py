@@ -125,6 +125,15 @@ def test_frames_of_a_writer_without_begin_are_aligned(tmp_path: Path) -> None:
         assert frame.ctypes.data % ALIGNMENT == 0
 
 
+def test_channel_with_parts_in_its_name_is_recorded(name: str, tmp_path: Path) -> None:
+    sender, _receiver = shmtree.create_pair(name=f"{name}/lidar")
+    recorder = Recorder(tmp_path / "run.mcap", f"{name}/lidar")
+    sender.put(7)
+    out, err = recorder.end(signal.SIGINT)
+    assert (out, err) == (f"{name}/lidar: 1 recorded, 0 missed\n", "")
+    assert Recording(tmp_path / "run.mcap").channels == {f"{name}/lidar": 1}
+
+
 def test_several_channels_are_recorded_in_one_file(tmp_path: Path) -> None:
     tasks = shmtree.Queue(name="tasks")
     sender, receiver = shmtree.create_pair(name="frames")
