@@ -2,7 +2,8 @@
 # each. .ci/run and .ci/nightly source it. Needs bash.
 #
 # run_steps [--keep-going] <step>...: runs the steps. At the end, tools/report_skips.py lists the skipped tests with the
-# reasons. A reason that is not in .ci/allowed-skips is a failure.
+# reasons. A reason that is not in .ci/allowed-skips is a failure. If the script has a function `must_wait`, a step for
+# which it is true is left out, as a skip.
 
 # Each step writes the results of its tests here as STEP-NAME.xml, and its skipped parts as lines of `steps`.
 reports=$PWD/build/ci-reports
@@ -32,6 +33,10 @@ run_steps() {
   for step in "$@"; do
     printf '\n######## %s\n' "$step"
     step_began=$SECONDS
+    if [ "$(type -t must_wait)" = function ] && must_wait "$step"; then
+      skipped "this machine is too slow for all steps; .ci/nightly runs this one"
+      continue
+    fi
     if [ -n "$keep_going" ]; then
       # A subshell, so that its `set -e` takes effect.
       (set -e && "step_$step") &
@@ -49,5 +54,5 @@ run_steps() {
   [ -x $python ] || python=python3
   $python tools/report_skips.py .ci/allowed-skips "$reports"
   [ ${#failed[@]} -eq 0 ] || { printf '\nfailed: %s\n' "${failed[*]}"; return 1; }
-  printf '\nall %d steps passed in %d s\n' $# $((SECONDS - began))
+  printf '\nall %d steps passed in %d s\n' ${#table[@]} $((SECONDS - began))
 }
