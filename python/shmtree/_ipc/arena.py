@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .. import _core
 from .._process import arenas, handles, names
@@ -13,11 +13,14 @@ from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
 from .arguments import whole
-from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .channel import PairOptions, Receiver, Sender, make_pair, pair_terms
 from .item_type import T
-from .queue import JoinableQueue, Queue, SimpleQueue
+from .queue import JoinableQueue, Queue, QueueOptions, SimpleQueue
 from .shared_array import SharedArray
 from .stats import ArenaStats
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @made_by("Arena.holders()")
@@ -142,59 +145,25 @@ class Arena:
         self,
         capacity: int | None = 8,
         *,
-        max_bytes: int | None = None,
         name: str | None = None,
         allow_pickle: bool | None = None,
-        on_peer_death: OnPeerDeath = "raise",
-        max_unacked: int | None = None,
-        max_attempts: int | None = None,
-        on_full: OnFull = "block",
-        keep_open: KeepOpen = False,
-        portable: bool = False,
         exist_ok: bool = False,
+        **options: Unpack[PairOptions],
     ) -> tuple[Sender[T], Receiver[T]]:
-        """Makes a channel in this arena; see `shmtree.create_pair`."""
-        terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
-        return make_pair(self._open(), terms, name, allow_pickle, exist_ok)
+        """Makes a channel in this arena; see `shmtree.create_pair`, whose options it takes."""
+        return make_pair(self._open(), pair_terms(capacity, **options), name, allow_pickle, exist_ok)
 
-    def Queue(
-        self,
-        maxsize: int = 0,
-        *,
-        max_bytes: int | None = None,
-        name: str | None = None,
-        allow_pickle: bool | None = None,
-        portable: bool = False,
-        exist_ok: bool = False,
-    ) -> Queue[Any]:
-        """Makes a queue in this arena; see `shmtree.Queue`."""
-        how: dict[str, Any] = {"allow_pickle": allow_pickle, "portable": portable, "exist_ok": exist_ok}
-        return Queue(maxsize, max_bytes=max_bytes, name=name, arena=self, **how)
+    def Queue(self, maxsize: int = 0, **options: Unpack[QueueOptions]) -> Queue[Any]:
+        """Makes a queue in this arena; see `shmtree.Queue`, whose options it takes."""
+        return Queue(maxsize, arena=self, **options)
 
-    def JoinableQueue(
-        self,
-        maxsize: int = 0,
-        *,
-        max_bytes: int | None = None,
-        name: str | None = None,
-        allow_pickle: bool | None = None,
-        portable: bool = False,
-        exist_ok: bool = False,
-    ) -> JoinableQueue[Any]:
-        """Makes a joinable queue in this arena; see `shmtree.JoinableQueue`."""
-        how: dict[str, Any] = {"allow_pickle": allow_pickle, "portable": portable, "exist_ok": exist_ok}
-        return JoinableQueue(maxsize, max_bytes=max_bytes, name=name, arena=self, **how)
+    def JoinableQueue(self, maxsize: int = 0, **options: Unpack[QueueOptions]) -> JoinableQueue[Any]:
+        """Makes a joinable queue in this arena; see `shmtree.JoinableQueue`, whose options it takes."""
+        return JoinableQueue(maxsize, arena=self, **options)
 
-    def SimpleQueue(
-        self,
-        *,
-        max_bytes: int | None = None,
-        name: str | None = None,
-        allow_pickle: bool | None = None,
-        exist_ok: bool = False,
-    ) -> SimpleQueue[Any]:
-        """Makes a simple queue in this arena; see `shmtree.SimpleQueue`."""
-        return SimpleQueue(max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, exist_ok=exist_ok)
+    def SimpleQueue(self, **options: Unpack[QueueOptions]) -> SimpleQueue[Any]:
+        """Makes a simple queue in this arena; see `shmtree.SimpleQueue`, whose options it takes."""
+        return SimpleQueue(arena=self, **options)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
         """Returns an uninitialised array in this arena, which any channel of the arena sends without a copy.

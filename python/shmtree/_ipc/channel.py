@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from .. import _core
 from .._codec import tensors
@@ -319,15 +319,28 @@ def checked_keep_open(keep_open: KeepOpen) -> KeepOpen:
     return bool(keep_open)
 
 
+class PairOptions(TypedDict, total=False):
+    """Options of `create_pair` that are terms of the channel, besides its capacity."""
+
+    max_bytes: int | None
+    max_unacked: int | None
+    max_attempts: int | None
+    on_peer_death: OnPeerDeath
+    on_full: OnFull
+    keep_open: KeepOpen
+    portable: bool
+
+
 def pair_terms(
     capacity: int | None,
-    max_bytes: int | None,
-    max_unacked: int | None,
-    max_attempts: int | None,
-    on_peer_death: str,
-    on_full: str,
-    keep_open: KeepOpen,
-    portable: bool,
+    *,
+    max_bytes: int | None = None,
+    max_unacked: int | None = None,
+    max_attempts: int | None = None,
+    on_peer_death: OnPeerDeath = "raise",
+    on_full: OnFull = "block",
+    keep_open: KeepOpen = False,
+    portable: bool = False,
 ) -> Terms:
     one_of("on_peer_death", on_peer_death, "raise", "wait", "each")
     return Terms(

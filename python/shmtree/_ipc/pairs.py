@@ -76,7 +76,16 @@ def create_pair(
         sender.put({"obs": np.zeros((64, 8), np.float32)})
         message = receiver.get()
     """
-    terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
+    terms = pair_terms(
+        capacity,
+        max_bytes=max_bytes,
+        max_unacked=max_unacked,
+        max_attempts=max_attempts,
+        on_peer_death=on_peer_death,
+        on_full=on_full,
+        keep_open=keep_open,
+        portable=portable,
+    )
     return make_pair(core_of(arena), terms, name, allow_pickle, exist_ok)
 
 

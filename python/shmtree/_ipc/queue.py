@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from .. import _core
 from .._process import arenas, handles
@@ -22,6 +22,17 @@ _T = TypeVar("_T")
 #: Effect of killed processes on a call of a queue that no other process can end any more.
 OnQueuePeerDeath = Literal["wait", "raise"]
 _ENDINGS = {"wait": "never", "raise": "queue_raise"}
+
+
+class QueueOptions(TypedDict, total=False):
+    """Options of all queues, besides `arena` and the maximum size."""
+
+    max_bytes: int | None
+    name: str | None
+    allow_pickle: bool | None
+    on_peer_death: OnQueuePeerDeath
+    portable: bool
+    exist_ok: bool
 
 
 def _put_nowait(self: BaseQueue[_T], obj: _T, **options: Any) -> None:

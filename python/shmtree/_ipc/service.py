@@ -339,8 +339,7 @@ class Service(Generic[_T]):
     ) -> None:
         if not checked_keep_open(keep_open):
             raise ValueError('keep_open is False; it must be True or "both": servers always wait for new clients')
-        terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", keep_open, False)
-        terms = terms._replace(takes_requests=True)
+        terms = pair_terms(capacity, max_bytes=max_bytes, keep_open=keep_open)._replace(takes_requests=True)
         joins = bool(exist_ok) and name is not None
         self._sender, self._receiver = make_pair(core_of(arena), terms, name, allow_pickle, joins)
         self._clients: dict[bytes, Sender | None] = {}  # by handle; None: the client is gone

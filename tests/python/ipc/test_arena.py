@@ -271,3 +271,13 @@ def test_budget_over_machine_memory_warns_with_both_sizes():
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with pytest.warns(RuntimeWarning, match=f"{memory + 1},.* {memory} bytes"):
         shmtree.Arena(memory + 1)
+
+
+def test_queues_of_an_arena_take_the_options_of_queues(arena):
+    for make in (arena.Queue, arena.JoinableQueue, arena.SimpleQueue):
+        queue = make(max_bytes=1 << 16, on_peer_death="raise", portable=True)
+        with pytest.raises(shmtree.NotPortable):
+            queue.put(arena)
+        queue.close()
+    with pytest.raises(TypeError, match="maxsise"):
+        arena.Queue(maxsise=3)
