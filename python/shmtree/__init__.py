@@ -1,8 +1,9 @@
 """Passes nested Python data between processes through shared memory.
 
-Tasks, and what does them:
+Tasks, and the classes and functions for them:
 
-- replace a multiprocessing.Queue: `Queue`, `JoinableQueue`, `SimpleQueue`; a whole program: `shmtree.multiprocessing`
+- replace a multiprocessing.Queue: `Queue`, `JoinableQueue`, `SimpleQueue`
+- replace the multiprocessing module in a whole program: `shmtree.multiprocessing`
 - send from one process to another: `create_pair` returns a `Sender` and a `Receiver`
 - send each message to many readers: `Broadcast`
 - publish the newest version of a value, such as weights: `Latest`
@@ -12,7 +13,7 @@ Tasks, and what does them:
 - share a data set that no process changes: `SharedList`
 - load data in another process: `iterate_in_subprocess`
 - convert an object to bytes and back: `pack` and `unpack`, or `dump` and `load` with a file
-- see who waits for whom: `observe`, or the command ``shmtree top``
+- see which process waits for which: `observe`, or the command ``shmtree top``
 - send to another machine: `shmtree.ray`
 
 Example::
@@ -24,7 +25,7 @@ Example::
 A timeout raises ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; all other errors are a `shmtree.Error`.
 """
 
-from . import _early_run  # noqa: F401, I001  # before all that takes long
+from . import _early_run  # noqa: F401, I001  # first: `shmtree run` needs none of the imports below
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core imports it would become an ImportError
 
 from . import _torch as _torch  # registers functions that the core needs

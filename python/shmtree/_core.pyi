@@ -727,8 +727,8 @@ class QueueBase(_Sending[_T], _Receiving[_T]):
             obj: Object to put.
             block: If False, raises ``queue.Full`` at once when the queue is full.
             timeout: Seconds to wait while the queue is full; None waits indefinitely, 0 and less does not wait.
-            move: If True, gives arrays from `Arena.new_empty`, and arrays that were received, away instead of copying
-                them. They become read-only here. Without it, a queue copies all arrays except those that
+            move: If True, hands over arrays from `Arena.new_empty`, and arrays that were received, without a copy.
+                They become read-only here. Without it, a queue copies all arrays except those that
                 `shmtree.torch.collate` made.
 
         Raises:

@@ -1,7 +1,7 @@
-"""What a command does before the imports of the package: `shmtree run` is executed, since it needs none of them.
+"""Executes `shmtree run` before the other imports of the package, because it needs none of them.
 
-They would take most of the time of a short program. Until another command begins, an interrupt ends it without a
-traceback of these imports.
+These imports would take most of the time of a short program. Until a command begins, Ctrl-C ends the process
+without a traceback of the imports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 def _is_command() -> bool:
     """Returns True in the process of `shmtree`, or of `python -m shmtree`."""
     words = getattr(sys, "argv", None) or [""]
-    if words[0] == "-m":  # Python looks for the module
+    if words[0] == "-m":  # Python has not found the module yet
         return sys.orig_argv[-len(words)] == "shmtree"
     return bool(words[0] == os.path.join(os.path.dirname(sys.executable), "shmtree"))
 

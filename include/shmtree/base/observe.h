@@ -58,7 +58,7 @@ struct ObservedParticipant {
   std::uint32_t slot = 0;             ///< Index in the participant table. It is reused after the process has detached.
   int pid = 0;                        ///< Process id as seen here. 0 also for a process that was killed.
   int namespace_pid = 0;              ///< Process id that it wrote itself, in its own PID namespace.
-  std::string name{};                 ///< Its name in multiprocessing, cut at 48 bytes. Empty in a C++ program.
+  std::string name{};                 ///< Its name in multiprocessing, truncated to 48 bytes. Empty in C++.
   bool alive = false;                 ///< False: it was killed, and recovery has not run yet.
   bool stopped = false;               ///< It is stopped. Known only for visible processes.
   bool leaving = false;               ///< It is about to exit.
@@ -126,7 +126,7 @@ struct ObservedChannel : ObservedThing {
   std::uint64_t limit = 0;           ///< Messages that it accepts at the moment. 0: unlimited.
   std::string_view on_peer_death{};  ///< "raise", "wait", "each" or "never".
   bool allow_pickle = false;         ///< Pickles are allowed.
-  std::string_view keep_open{};      ///< "no", "receivers" (these wait for new senders) or "both".
+  std::string_view keep_open{};      ///< "no", "receivers" (they wait for new senders) or "both".
   bool drop_oldest = false;          ///< A put into the full channel drops the oldest messages.
   bool shut_down = false;            ///< The queue was shut down.
   double full_seconds = 0.0;         ///< Time since creation during which a sender slept for space.

@@ -314,7 +314,7 @@ def default_arena() -> Arena:
 
 
 def home_for(name: str | None) -> _core.Arena:
-    """Returns the arena for a new object: its own for a named object, and the process's default arena otherwise."""
+    """Returns the arena for a new object: a new one if the object has a name, otherwise the process's default arena."""
     return arenas.default_arena() if name is None else _core.Arena.create(0, 0, False)
 
 

@@ -35,12 +35,12 @@ def deadline_after(timeout: Any, what: str = "timeout") -> float | None:
 
 
 def left(deadline: float | None) -> float | None:
-    """Returns the seconds until then, at least 0."""
+    """Returns the seconds until the deadline, at least 0; None if there is no deadline."""
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 def core_of(arena: Any) -> _core.Arena | None:
-    """Returns the core's object of an Arena. Raises TypeError for anything else, except None."""
+    """Returns the `_core.Arena` of an Arena, or None for None. Raises TypeError for anything else."""
     core = arena._open() if hasattr(arena, "_open") else arena
     if core is not None and not isinstance(core, _core.Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")

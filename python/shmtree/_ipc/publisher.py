@@ -141,7 +141,7 @@ class Published:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Closes the object; by `fail` after an exception, except Ctrl-C and errors that mean the end of a stream."""
+        """Closes the object. Calls `fail` after an exception, except Ctrl-C and errors at the end of a stream."""
         code = lifetime.failure_of(exception[1])
         self.close() if code is None else self._fail(code)
 

@@ -160,8 +160,8 @@ class Request(Generic[_T]):
     def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
         """Sends the reply.
 
-        If a reply timed out because the client had no space, later replies to that client with the same or a shorter
-        timeout do not wait at all, until one of them succeeds.
+        If a reply timed out because the client had no space, a later reply to that client does not wait if its timeout
+        is not longer. This holds until one reply succeeds.
 
         Args:
             value: The reply, any object that `Sender.put` takes.
@@ -378,7 +378,7 @@ class Service(Generic[_T]):
             if request is not None:
                 return request
 
-    #: `x in service` raises TypeError. By iteration, it would receive every request.
+    #: `x in service` raises TypeError. Otherwise, Python would iterate over the service and so receive every request.
     __contains__ = None
 
     def __iter__(self) -> Iterator[Request[_T]]:

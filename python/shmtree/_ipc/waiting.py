@@ -196,7 +196,7 @@ async def next_async(get_async: Callable[[], Awaitable[T]]) -> T:
 
 
 async def until(attempt: Callable[[], T], awaited: Callable[[], Awaited], timeout: float | None) -> T:
-    """Returns the result of `attempt`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
+    """Calls `attempt` until it no longer raises queue.Empty, for up to `timeout` seconds, and returns its result."""
     alone = object()  # other coroutines may wait for something else of the same end
     return await in_turn(alone, attempt, queue.Empty, lambda rest: until_usable(awaited(), rest), timeout)
 

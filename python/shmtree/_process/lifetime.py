@@ -61,7 +61,7 @@ def exit_code_of(error: object) -> int:
 def failure_of(error: object) -> int | None:
     """Returns the exit code that an object reports if this exception leaves its `with` block; 0 if there is none yet.
 
-    None means a normal close: there is no error, or it means the end of a stream.
+    Returns None if the object closes normally: there is no exception, or it reports the end of a stream.
     """
     if isinstance(error, SystemExit):
         return exit_code_of(error) or None
@@ -100,8 +100,8 @@ def _error_of_program() -> BaseException | None:
         return None
     import opcode  # few programs get here
 
-    # Event loops print the exceptions of callbacks in the same way, and then continue. So may the program, which then
-    # ends somewhere else. It also does if it raises the exception again.
+    # Event loops print the exceptions of callbacks in the same way, and then continue. So may the program. Then it ends
+    # at another instruction than that of the traceback, unless it raises the exception again.
     frame = error.__traceback__.tb_frame
     module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
     is_program = (module, function) in (("__main__", "<module>"), ("runpy", "_run_module_as_main"))
@@ -157,7 +157,7 @@ def _expect_exit(_: object = None) -> None:
 
 
 def _expect() -> None:
-    # A bare os.fork in a child of multiprocessing makes a process that exits as that child does.
+    # A process that os.fork makes in a child of multiprocessing exits in the same way as that child.
     _expect_exit() if multiprocessing.process.parent_process() is not None else _expect_end()
 
 

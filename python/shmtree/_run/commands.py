@@ -1,4 +1,4 @@
-"""Commands of `shmtree run`: the words of a call of Python, or those of a command on PATH."""
+"""Command lines that `shmtree run` executes: of Python, or of a command on PATH."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def command_of(words: Sequence[str]) -> list[str]:
-    """Returns the command for the words that could follow `python`. Its first word is the path of an executable file.
+    """Returns the command line for words that could follow `python`. It begins with the path of an executable file.
 
     Raises:
         ValueError: There is no program.
@@ -61,7 +61,7 @@ def _program(name: str) -> tuple[str, bool]:
 
 
 def _interpreter(path: str) -> str:
-    """Returns the interpreter in the first line of a script, "a binary" for one, and otherwise an empty text."""
+    """Returns the interpreter in the first line of a script, "a binary" for an ELF file, and "" for other files."""
     try:
         with open(path, "rb") as file:
             head = file.readline(4096)

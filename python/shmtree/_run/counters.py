@@ -18,17 +18,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Indexes into the cells of a row: the number of calls of two kinds, and behind each number what belongs to it.
+#: Indexes into the cells of a row. `PUTS` and `GETS` are the numbers of calls. The next indexes are relative to them.
 PUTS, GETS = 0, 5
 NS, SAMPLES, CPU_NS = 1, 2, 3
 PUT_BYTES, POLL_NS = 4, 9
 OBJECTS, SHARED_TENSORS = 10, 11
-#: Of the messages of standard queues and pipes that were tried: their number, and the CPU time of pickling and
-#: unpickling, of the bytes' way through a pipe, and of a put and a get with shmtree.
+#: Trials with messages of standard queues and pipes: number of messages, and CPU time of three steps. These are
+#: pickling and unpickling, sending the bytes through a pipe, and a put and a get with shmtree.
 TRIALS, PICKLE_NS, PIPE_NS, OURS_NS = 12, 13, 14, 15
 #: CPU time of the threads that send the messages of standard queues, in a run with `--profile`.
 FEED_NS = 16
-#: Only of the first row: CPU time of the import of shmtree.
+#: Only in the first row: CPU time of the import of shmtree.
 IMPORT_NS = 17
 
 #: Bytes of a message that a pipe holds.

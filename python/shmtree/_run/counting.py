@@ -1,4 +1,4 @@
-"""Methods that count what they do in the row of their object, its attribute `_row`.
+"""Methods that count their calls in the counters of their object, in the row that its attribute `_row` names.
 
 Each call adds its time to the counters. Some calls are sampled: they also measure CPU time and the size of the message,
 which takes longer. `results` estimates the totals from the samples.
@@ -18,7 +18,7 @@ from .sizes import size_of
 _ALL_SAMPLED = 16
 _PERIOD = 31  # a prime, so that it is no multiple of a period of the program
 
-#: Called with the row, object and size of each sampled message, after it was sent: what `--profile` measures.
+#: Functions of `--profile`, which are called with the row, object and size of each sampled message after it was sent.
 on_sample: list[Callable[[int, object, int], None]] = []
 
 

@@ -1,4 +1,4 @@
-"""What a process of `shmtree run` left as it was, with the reason: lines in one file of all processes."""
+"""Notes of what `shmtree run` did not replace, and why. All processes append them to one file, one per line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Counters in the standard queues and pipes, for `shmtree run --profile`.
 
-The methods of the standard classes are wrapped in place. The key of a queue is an attribute of its two connections: a
-pickle takes it along, and a process without these wrappers ignores it.
+The methods of the standard classes are wrapped in place. The key of a queue is an attribute of its two connections.
+Their pickles include the key, and a process without these wrappers ignores it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .sites import here
 
 _KEY = "_shmtree_key"
 _PIPES = ("Pipe\t", "Pool pipe\t")  # beginnings of keys of connections that are not inside a queue
-_COPIES = 4  # of a message that a trial has at the same time, at most
-_MAX_REPEATS = 64  # of a trial with a small message
+_COPIES = 4  # maximum number of copies of a message in a trial
+_MAX_REPEATS = 64  # maximum number of repetitions of a trial with a small message
 
 _Connection: Any = _connections.Connection
 _Queue: Any = originals.Queue
@@ -36,10 +36,10 @@ _reduce: Any = vars(_connections)["reduce_connection"]
 
 
 def _try(row: int, obj: object, size: int) -> None:
-    """Sends some of the sampled messages to this thread, as the standard library does and with shmtree.
+    """Sends a sampled message to this thread twice: as the standard library does, and with shmtree.
 
-    These are the first, second, fourth, ... of them. The difference is what shmtree saves. It leaves out what both need
-    to wake up a receiver, and the threads of standard queues.
+    Tries only the first, second, fourth, ... sample. The difference in CPU time is what shmtree saves. It includes
+    neither the wake-up of a receiver, which both need, nor the threads of standard queues.
     """
     cells = counters.cells
     number = cells[row + PUTS + SAMPLES]

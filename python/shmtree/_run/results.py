@@ -12,7 +12,7 @@ from .sites import Site
 
 
 class Savings(NamedTuple):
-    """Effect of shmtree on the whole command, estimated by `--profile`. Negative: it would take longer."""
+    """Time that shmtree would save for the whole command, estimated by `--profile`. Negative: it would take longer."""
 
     seconds: float
     cpu_seconds: float
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 def _scaled(cells: list[int], first: int, sampled: int) -> float:
-    """Returns the estimate for all calls of one kind of what was measured for some."""
+    """Returns the estimate for all calls of one kind from the measurements of the sampled calls."""
     return cells[first + sampled] * cells[first] / (cells[first + c.SAMPLES] or 1)
 
 
@@ -55,7 +55,7 @@ def rows(processes: Iterable[dict[str, list[int]]]) -> list[Row]:
 
 def _row(key: str, processes: list[list[int]]) -> Row:
     cells = [sum(column) for column in zip(*processes)]
-    # The first call is always sampled, and slow, so that the estimate for few calls may exceed the time of all.
+    # The first call is slow and always sampled, so the estimate for few calls may exceed the time of all of them.
     calls_cpu_ns = sum(
         min(_scaled(each, first, c.CPU_NS), each[first + c.NS]) for each in processes for first in (c.PUTS, c.GETS)
     )
@@ -81,8 +81,8 @@ def _row(key: str, processes: list[list[int]]) -> Row:
 def _saved_ns(cells: list[int], messages: int, cpu_ns: float, nbytes: int) -> float:
     """Returns the CPU time that shmtree would save, from the trials and from the time of the standard calls.
 
-    The calls take longer than the trials, because they wake up a process for each chunk of a message, and use memory
-    that is not in the cache. shmtree saves its share of that, except for the wake-up that each message needs.
+    The calls take longer than the trials, because they wake up a process for each chunk of a message, and because their
+    memory is not in the cache. shmtree saves part of this extra time. It still needs one wake-up for each message.
     """
     chunks = nbytes / (messages or 1) / c.CHUNK
     standard_ns = (cells[c.PICKLE_NS] + cells[c.PIPE_NS]) / cells[c.TRIALS]
@@ -94,8 +94,8 @@ def _saved_ns(cells: list[int], messages: int, cpu_ns: float, nbytes: int) -> fl
 def savings(rows: Iterable[Row], ended: Ended, start_s: float) -> Savings:
     """Returns what the messages of the rows would save, less the CPU time of `start_s` for starts of the library.
 
-    Processes that run at the same time save the time of messages together: it is shared by the mean number of those
-    that ran. They do not share the starts.
+    Processes that run at the same time also save time at the same time. So the wall time that the messages save is the
+    CPU time divided by the mean number of running processes. The time of the starts is not divided.
     """
     saved = sum(row.saved_cpu_s or 0.0 for row in rows)
     return Savings(saved / max(ended.cpu_seconds / max(ended.seconds, 1e-3), 1.0) - start_s, saved - start_s)

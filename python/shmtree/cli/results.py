@@ -26,7 +26,7 @@ def check_output() -> None:
 
 
 def failed(what: object, code: int = 1) -> int:
-    """Prints an error as one line, if there is a standard error that takes it, and returns the exit code."""
+    """Prints an error as one line to standard error, if that is writable, and returns the exit code."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(f"shmtree: {printable(str(what))}", file=sys.stderr, flush=True)

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         report = _run(command, options.profile)
         if sys.stderr is not None:
-            with contextlib.suppress(OSError):  # the end of the program is what counts
+            with contextlib.suppress(OSError):  # the program's exit code does not depend on the report
                 _print(report)
     code = report.ended.exit_code
     if code < 0:
@@ -72,7 +72,7 @@ def _run(command: list[str], profile: bool) -> _Report:
 
 
 def _start_cost() -> float:
-    """Returns the CPU time that a process needs for its first message and for its exit, more than a standard one."""
+    """Returns the CPU time of a process for its first message and its exit, in addition to that of a standard queue."""
     program = [sys.executable, "-c", "import multiprocessing as mp; queue = mp.Queue(); queue.put(0); queue.get()"]
     with launch.directory(profile=False) as directory:
         replaced = launch.run(program, directory, setpgroup=0)  # Ctrl-C would print a traceback
@@ -145,7 +145,7 @@ def _verdict(savings: results.Savings, ended: launch.Ended) -> str:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Returns the options. The words from the first that is no option of this command are the program's."""
+    """Returns the options. The command line of the program begins with the first word that is not an option."""
     count = 0
     while count < len(words) and (words[count] == "-h" or words[count].startswith("--")) and words[count] != "--":
         count += 1 + (len(words[count]) > 2 and "--report".startswith(words[count]))

@@ -15,7 +15,7 @@ _PROCESSES = ("PID", "NAME", "COMMAND", "SENDS TO", "RECEIVES FROM", "PINS", "FO
 _NOTED_S = 0.05  # shortest wait that is shown
 _MAX_LIMITS = 4  # maximum number of bottlenecks that are shown
 _HALF = 0.5  # share of the time from which a channel is shown as often full or empty
-_LEAST_ROWS = 2  # of a table on a terminal, however low that is
+_LEAST_ROWS = 2  # minimum number of rows of a table, on a terminal of any height
 
 Channel = tuple[dict[str, Any], int]  # an arena, and the channel's number in it
 

@@ -26,8 +26,8 @@ _MAX_AT_ONCE = 4096
 _MAX_MESSAGES = 1_000_000  # limit of a trace: viewers do not show more
 _DURATION_NS = 1_000  # displayed duration of an event; only its time is recorded
 _COUNTER_NS = 100_000  # interval between two counts of queued messages
-# Number of messages put, pids of the senders, (number, pid, number of messages passed) of each reader, and False at the
-# end of the stream.
+# Number of messages put, pids of the senders, (number, pid, number of messages received) of each reader, and False at
+# the end of the stream.
 _Progress = tuple[int, list[int], list[tuple[int, int, int]], bool]
 _BASE_S = 7_889_238  # times count from the last multiple of this, as in torch.profiler
 
@@ -50,7 +50,7 @@ class Traced(Watched):
     def __init__(self, name: str) -> None:
         self.name = name
         self.times: list[Times] = []
-        #: (ns, messages): number of earlier messages that were still queued; empty if only counts are known
+        #: (ns, messages): number of earlier messages that were still queued; empty if only counts are available
         self.older: list[tuple[int, int]] = []
         self._is_stopped = False
 
@@ -97,7 +97,7 @@ class _Tap(Traced):
 
 
 class _Counter(Traced):
-    """Detects puts and receipts by counts, without memory for a tap. Their times are those of the checks."""
+    """Detects puts and receipts by comparing counts, without memory for a tap. Their times are those of the checks."""
 
     def __init__(self, progress: Callable[[], _Progress], name: str) -> None:
         super().__init__(name)
@@ -132,7 +132,7 @@ def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) 
 
 
 def _progress_of(channel: _core.Channel, thing: dict[str, Any]) -> _Progress:
-    """Returns the same as `Ring.progress`, for a pair or a queue. Names a receiver only if there is one."""
+    """Returns the same as `Ring.progress`, for a pair or a queue. Names a receiver only if there is exactly one."""
     stats = channel.stats()
     pids = thing["receiver_pids"]
     reader = pids[0] if len(pids) == 1 else 0

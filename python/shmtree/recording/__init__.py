@@ -26,7 +26,7 @@ class RecordedMessage(NamedTuple):
     channel: str  #: name of the channel that it was put into
     #: time of the put, in nanoseconds since the epoch; of a Broadcast or Latest, the time at which it was read
     time_ns: int
-    sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel, or of its version
+    sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel; of a Latest, of its version
     frame: memoryview  #: the message in the mapped file, in the form that `unpack` takes
 
     def load(self, *, copy: bool | None = None, allow_pickle: bool = False) -> Any:

@@ -32,9 +32,9 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def plain(value: Any, leaf: Callable[[Any], Any], levels: int = _LEVELS) -> Any:
-    """Returns the value in types that JSON and Parquet have: unknown types as texts.
+    """Returns the value in types that JSON and Parquet have. Unknown types become text.
 
-    Floats, bytes and arrays of numbers are as `leaf` returns them.
+    `leaf` converts floats, bytes and arrays of numbers.
 
     Raises ValueError for a value that is nested over more than `levels` levels, so also for one that contains itself.
     """

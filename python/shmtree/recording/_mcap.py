@@ -6,8 +6,8 @@
 
 Every frame begins at a multiple of 64, so that its arrays can be used in the mapped file. Before a message, a record of
 a private opcode, which readers skip, fills the gap. Messages are in the file when `write` returns: the last chunk
-grows, and its header is written again each time. So a file that was cut off at any byte has complete records up to the
-cut, and can be read up to there. The message indexes and the summary are for other tools. The extension reads the files
+grows, and its header is written again each time. So a file that was cut off at any byte is readable up to the last
+complete record. The message indexes and the summary are for other tools. The extension reads the files
 (src/recording).
 """
 
@@ -28,7 +28,7 @@ HEADER, FOOTER, CHANNEL, MESSAGE, CHUNK, MESSAGE_INDEX, CHUNK_INDEX = 0x01, 0x02
 STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
 PADDING = 0x80  # first opcode that the format reserves for private use
 PROFILE = ENCODING = "shmtree"
-KIND = "kind"  # metadata of a channel: what it was, such as "queue"
+KIND = "kind"  # key in the metadata of a channel: its kind, such as "queue"
 MISSED = "shmtree.missed"  # name of the metadata with the number of messages of each channel that were missed
 
 ALIGNMENT = 64

@@ -32,7 +32,10 @@ def messages_of(recording: Recording, channel: str | None) -> list[RecordedMessa
 
 
 def kind_of(recording: Recording, channel: str | None) -> int:
-    """Returns the kind of that channel, or of all channels; that of a pair if they differ or are of older files."""
+    """Returns the kind of that channel, or the common kind of all channels.
+
+    Returns CHANNEL if the kinds differ, or if an older version wrote the recording.
+    """
     kinds = {recording._file.kind(each) for each in ([channel] if channel is not None else recording.channels)}
     return next((kind for kind in _CLASSES if kinds == {KINDS[kind]}), CHANNEL)
 
@@ -40,8 +43,8 @@ def kind_of(recording: Recording, channel: str | None) -> int:
 class Player:
     """Puts messages into a named pair, queue, Broadcast or Latest. If there is none, it makes one of the given kind.
 
-    If it makes the channel, a receiver may come at any time: of a pair and a queue, this process stays attached until
-    the last message was received. Before it puts into its own Broadcast, it waits for a subscriber.
+    If it makes a pair or a queue, this process stays attached until the last message was received, so a receiver may
+    come at any time. If it makes a Broadcast, it waits for a subscriber before it puts the first message.
     """
 
     def __init__(self, name: str, kind: int = CHANNEL) -> None:

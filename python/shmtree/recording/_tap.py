@@ -22,7 +22,7 @@ class Watched:
     """Base of what observes a channel."""
 
     name: str
-    missed = 0  #: number of messages that were put meanwhile and that it has not seen
+    missed = 0  #: number of messages that were put and that it has not seen
     is_over = False
 
     def look(self) -> bool:
@@ -84,9 +84,10 @@ class Tap(Source):
 
 
 class Reader(Source):
-    """Reads a Broadcast as a subscriber that no put waits for, or a Latest. The time of a message is when it was read.
+    """Reads a Latest, or a Broadcast as a subscriber that no put waits for.
 
-    A Broadcast is read from the next message on, a Latest from its newest version on.
+    It begins with the next message of a Broadcast, or with the newest version of a Latest. The time of a message is the
+    time at which it was read.
     """
 
     def __init__(self, writer: Writer, name: str, known: _core.Name) -> None:
@@ -172,7 +173,7 @@ def record(
     """Records until each channel has ended, or `should_stop` returns True. Returns the sources, which are closed.
 
     Messages put before that are still written. Calls `ready` once all channels are observed. If the arena of a channel
-    has no memory for its recording, calls `skip` with its name and the error, and goes on with the others.
+    has no memory for the recording, calls `skip` with the channel's name and the error, and records the others.
     """
     sources: list[Source] = []
     try:

@@ -1,8 +1,8 @@
 """Replaces the queues and pipes of `multiprocessing` in a process of `shmtree run`, when the process first needs them.
 
-`sitecustomize` starts it in each process. It imports neither shmtree nor NumPy: a program may set variables such as
-OMP_NUM_THREADS before its first import. An import of `multiprocessing` is followed by changes to its modules; shmtree
-itself is imported with the first queue or pipe.
+`sitecustomize` starts this hook in each process. At the start, it imports neither shmtree nor NumPy, because a program
+may set variables such as OMP_NUM_THREADS before its first import. It changes the modules of `multiprocessing` right
+after their import, and imports shmtree with the first queue or pipe.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _library(name: str) -> Any:
 def _with_standard_modules(function: Callable[[Any], None], argument: Any) -> None:
     """Calls `function`. Its imports find standard modules, even if the program has modules of the same names.
 
-    Afterwards, the program finds its own modules: those standard ones are removed from `sys.modules`.
+    Afterwards, removes those standard modules from `sys.modules`, so that the program finds its own.
     """
     library, before, loaded = os.path.dirname(os.__file__), sys.path[:], set(sys.modules)
     known = (library, os.path.join(library, "lib-dynload"))
@@ -67,7 +67,7 @@ def _with_standard_modules(function: Callable[[Any], None], argument: Any) -> No
 
 
 def _guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls the function. After an error, the program continues with what the standard module has."""
+    """Calls the function. After an error, notes it, and the program continues with the standard objects."""
     try:
         return function(*arguments)
     except Exception as error:

@@ -1,7 +1,8 @@
 """Starts the hook of `shmtree run` in a process of its Python, and then executes the program's own sitecustomize.
 
-Python executes this file at the start of each process, because `shmtree run` puts its folder on PYTHONPATH. Pythons of
-all versions do so: the syntax is that of Python 2.7, and other Pythons than that of the command import nothing here.
+Python executes this file at the start of each process, because `shmtree run` puts its folder on PYTHONPATH. Python
+of any version does so. Therefore, the syntax is that of Python 2.7, and a Python other than the command's imports
+nothing here.
 
 Children that multiprocessing starts execute this file again from their preparation data, for programs that change
 PYTHONPATH.
@@ -24,7 +25,7 @@ if _directory and not hasattr(sys, "_shmtree_run"):
         else:
             with open(os.path.join(_directory, "notes"), "a") as _file:
                 _file.write(sys.executable + "\t\tit is another Python than that of shmtree\n")
-    except Exception:  # the run is over, or this process may not read its files
+    except Exception:  # the run is over, or this process cannot read its files
         pass
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _here]
 if __name__ == "sitecustomize":
