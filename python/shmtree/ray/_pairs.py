@@ -142,6 +142,9 @@ class OfferedReceiver(_Offered):
 
     _letter = "r"
 
+    #: `x in receiver` raises TypeError. By iteration, it would receive every message.
+    __contains__ = None
+
     def __iter__(self) -> Any:
         return iter(self.open())
 

@@ -20,6 +20,7 @@ from ray_nodes import Hosted, Nodes
 import shmtree
 from shmtree.ray._deaths import PeerDied
 from shmtree.ray._ends import RemoteReceiver
+from shmtree.ray._pairs import OfferedReceiver
 
 PATIENCE_S = 120
 CLOSED = (shmtree.ChannelClosed, shmtree.PeerDied)
@@ -418,3 +419,8 @@ def test_each_message_is_received_once_despite_pauses_and_kills(seed: int) -> No
         assert sorted(itertools.chain(*parts)) == list(range(500))
 
     run(test, "here", "there", "away", "third", seed=seed)
+
+
+def test_offered_receiver_contains_nothing() -> None:
+    with pytest.raises(TypeError):
+        1 in OfferedReceiver.__new__(OfferedReceiver)  # noqa: B015
