@@ -70,10 +70,11 @@ py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
   return decoded(unwrap(std::move(held)), *store, copy, self.allow_pickle);
 }
 
-// Returns (version, frame) of the next version if it is still there, else of the newest one. Does not wait.
+// Returns (version, frame) of the next version if it is still there, else of the newest one. Waits for a millisecond:
+// before the first version, a process counts as a publisher unless it waits for a version.
 py::tuple frame_after(const LatestEnd& self, std::uint64_t known) {
   const auto store = self.open();
-  ClosableHooks hooks(self, py::bool_(false), py::handle());
+  ClosableHooks hooks(self, py::handle(), py::float_(0.001));
   hooks.done(store->wait_for_newer(known, hooks.wait()));
   auto held = store->at(known + 1);
   if (!held) held = store->newest(known);

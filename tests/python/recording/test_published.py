@@ -98,6 +98,13 @@ def test_latest_is_recorded_from_its_newest_version(name: str, tmp_path: Path) -
     assert [each.sequence for each in Recording(tmp_path / "run.mcap")] == list(range(3, 51))
 
 
+def test_recorder_of_a_latest_does_not_count_as_its_publisher(name: str, tmp_path: Path) -> None:
+    latest: shmtree.Latest[int] = shmtree.Latest(name=name)
+    recorder = Recorder(tmp_path / "run.mcap", name)
+    latest.close()
+    assert recorder.end() == (f"{name}: 0 recorded, 0 missed\n", "")
+
+
 def test_versions_overwritten_before_they_were_read_are_missed(name: str, tmp_path: Path) -> None:
     latest: shmtree.Latest[int] = shmtree.Latest(name=name)
     latest.publish(0)
