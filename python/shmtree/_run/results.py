@@ -81,8 +81,8 @@ def _row(key: str, processes: list[list[int]]) -> Row:
 def _saved_ns(cells: list[int], messages: int, cpu_ns: float, nbytes: int) -> float:
     """Returns the CPU time that shmtree would save, from the trials and from the time of the standard calls.
 
-    The calls take longer than the trials, because they wake up a process for each chunk of a message. shmtree saves its
-    share of that, except for the wake-up that each message needs.
+    The calls take longer than the trials, because they wake up a process for each chunk of a message. With shmtree, one
+    wake-up for each message remains.
     """
     chunks = nbytes / (messages or 1) / c.CHUNK
     standard_ns = (cells[c.PICKLE_NS] + cells[c.PIPE_NS]) / cells[c.TRIALS]
