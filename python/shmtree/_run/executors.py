@@ -12,7 +12,7 @@ from .queues import Queue
 _standard: Any = getattr(_process._SafeQueue, "standard", _process._SafeQueue)
 
 
-class SafeQueue(Queue, standard=_standard):
+class SafeQueue(Queue):
     """Passes errors of `put` to the future of the call.
 
     The standard class does so in the thread that pickles. Here, `put` raises them in the executor's own thread.
@@ -20,6 +20,7 @@ class SafeQueue(Queue, standard=_standard):
 
     def __init__(self, max_size: int = 0, *, ctx: object = None, **attributes: Any) -> None:
         super().__init__(max_size)
+        self._count_from("Queue")
         vars(self).update(attributes)  # pending_work_items, thread_wakeup, and shutdown_lock in some versions
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:  # type: ignore[override]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HOOK = Path(__file__).parent / "hook"
-_PREFIX = "shmtree-run-"
+_PREFIX = "shmtree-run."
 #: Signals that are passed on to the program.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _SENT_BY_KERNEL = 0x80  # SI_KERNEL: a terminal sends the signal to all processes of its foreground group

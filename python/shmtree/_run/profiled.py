@@ -13,12 +13,13 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing import connection as _connections
+from multiprocessing import queues as _queues
 from multiprocessing import reduction
 from time import thread_time_ns
 from typing import Any
 
 from .._ipc.pairs import create_pair
-from . import counters, originals
+from . import counters
 from .counters import CHUNK, FEED_NS, HIDDEN, OBJECTS, OURS_NS, PICKLE_NS, PIPE_NS, PUTS, SAMPLES, TRIALS
 from .counting import counting_get, counting_poll, counting_put, on_sample
 from .sites import here
@@ -29,7 +30,7 @@ _COPIES = 4  # maximum number of copies of a message in a trial
 _MAX_REPEATS = 64  # maximum number of repetitions of a trial with a small message
 
 _Connection: Any = _connections.Connection
-_Queue: Any = originals.Queue
+_Queue: Any = _queues.Queue
 _Pickler: Any = reduction.ForkingPickler
 _feed = _Queue._feed
 _reduce: Any = vars(_connections)["reduce_connection"]
@@ -101,13 +102,17 @@ def make_pipe(standard: Any, duplex: bool) -> Any:
     return made
 
 
+def make_queue(standard: Any, context: object, *arguments: Any, **options: Any) -> Any:
+    return standard(context, *arguments, **options)
+
+
 def _tagging(initialize: Any) -> Any:
     """Returns the `__init__` of a queue, which makes a row for the place that called it."""
 
     @functools.wraps(initialize)
     def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         initialize(self, *arguments, **options)
-        kinds = (originals.JoinableQueue, _Queue, originals.SimpleQueue)
+        kinds = (_queues.JoinableQueue, _Queue, _queues.SimpleQueue)
         kind = next(each.__name__ for each in kinds if isinstance(self, each))
         _tag(here(kind).key, self._reader, self._writer)
 
@@ -140,7 +145,7 @@ def _wrap() -> None:
         setattr(_Connection, name, counted if name in ("send", "recv") else _of_pipes(counted))
     reduction.register(_Connection, _tagged_reduce)
     _Queue._feed = staticmethod(_timed_feed)
-    joinable, simple = vars(originals)["JoinableQueue"], vars(originals)["SimpleQueue"]
+    joinable, simple = vars(_queues)["JoinableQueue"], vars(_queues)["SimpleQueue"]
     for cls in (_Queue, simple):
         cls._row = property(lambda self: _row_of(self._writer))
         cls.__init__, cls.get = _tagging(cls.__init__), counting_get(cls.get)

@@ -2,66 +2,75 @@
 
 from __future__ import annotations
 
-import sys
 from multiprocessing import queues as _module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .._ipc import queue as _queue
-from . import counters, originals
+from ..errors import Error
+from . import counters, notes
 from .counting import counting_get, counting_put
 from .sites import here
-from .substitute import Substitute
 
 
 class _Counting(_queue.BaseQueue[Any]):
-    """What the three classes have in common."""
+    """What the three classes have in common. They claim to be instances of the standard classes."""
 
+    _standard: type
     _key = ""
     _row = 0
+
+    if not TYPE_CHECKING:
+
+        @property
+        def __class__(self) -> Any:
+            return self._standard
 
     def _count_from(self, kind: str) -> None:
         self._key = here(kind).key
         self._row = counters.row_of(self._key)
         counters.cells[self._row + counters.OBJECTS] += 1
 
-    def __getstate__(self) -> Any:
-        return self._key, super().__getstate__()
-
-    def __setstate__(self, state: Any) -> None:
-        self._key, inner = state
-        self._row = counters.row_of(self._key)
-        super().__setstate__(inner)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (type(self), self._key, self.__getstate__())
 
     put = counting_put(_core.QueueBase.put)
     get = counting_get(_core.QueueBase.get)
 
 
-class Queue(_Counting, _queue.Queue[Any], metaclass=Substitute, standard=originals.Queue):
+def _loaded(cls: type[_Counting], key: str, state: Any) -> _Counting:
+    self = cls.__new__(cls)
+    self._key, self._row = key, counters.row_of(key)
+    self.__setstate__(state)
+    return self
+
+
+class Queue(_Counting, _queue.Queue[Any]):
     """A `multiprocessing.Queue` that counts."""
 
-    def __init__(self, maxsize: int = 0, *, ctx: object = None) -> None:
-        super().__init__(maxsize)
-        self._count_from("Queue")
+    _standard = _module.Queue
 
 
-class JoinableQueue(Queue, _queue.JoinableQueue[Any], standard=originals.JoinableQueue):
+class JoinableQueue(_Counting, _queue.JoinableQueue[Any]):
     """A `multiprocessing.JoinableQueue` that counts."""
 
-    def __init__(self, maxsize: int = 0, *, ctx: object = None) -> None:
-        _queue.JoinableQueue.__init__(self, maxsize)
-        self._count_from("JoinableQueue")
+    _standard = _module.JoinableQueue
 
 
-class SimpleQueue(_Counting, _queue.SimpleQueue[Any], metaclass=Substitute, standard=originals.SimpleQueue):
+class SimpleQueue(_Counting, _queue.SimpleQueue[Any]):
     """A `multiprocessing.SimpleQueue` that counts."""
 
-    def __init__(self, *, ctx: object = None) -> None:
-        super().__init__()
-        self._count_from("SimpleQueue")
+    _standard = _module.SimpleQueue
 
 
-if not getattr(sys, "_shmtree_run", {"profile": True})["profile"]:
-    for _each in (Queue, JoinableQueue, SimpleQueue):
-        setattr(_module, _each.__name__, _each)
-    originals.claim()
+def make_queue(standard: Any, context: object, maxsize: int | None = None) -> Any:
+    """Returns a queue for a method of a context, or the one of the method if shmtree cannot make it here."""
+    arguments = () if maxsize is None else (maxsize,)
+    kind = standard.__name__
+    try:
+        made = {"Queue": Queue, "JoinableQueue": JoinableQueue, "SimpleQueue": SimpleQueue}[kind](*arguments)
+    except (Error, OSError, MemoryError) as error:
+        notes.add(kind, f"shmtree cannot make it: {error}")
+        return standard(context, *arguments)
+    made._count_from(kind)
+    return made

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
@@ -99,21 +97,6 @@ def _plain(block: Table | Span) -> str:
     rows = [block.heads, *([text for text, _ in row] for row in block.rows)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
-def wrapped(text: str) -> str:
-    """Returns a text with its lines wrapped at the width of the terminal, if the output goes to one."""
-    if not sys.stdout.isatty():
-        return text
-    columns = max(shutil.get_terminal_size().columns, 1)
-    return "\n".join(
-        textwrap.fill(line, columns, subsequent_indent=_indent(line, columns)) for line in text.split("\n")
-    )
-
-
-def _indent(line: str, columns: int) -> str:
-    indent = len(line) - len(line.lstrip())
-    return " " * (indent + 4) if 0 < indent < columns // 2 - 4 else ""
 
 
 def printable(name: str) -> str:

@@ -38,7 +38,10 @@ def _inspect(options: argparse.Namespace) -> int:
             if channel["refused"] is None:
                 with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
                     channel["messages"] = messages(arena, channel, options.messages)
-    print(json.dumps({"arenas": found}) if options.json else drawing.wrapped("\n\n".join(map(tables.inspect, found))))
+    if options.json:
+        print(json.dumps({"arenas": found}))
+    else:
+        drawing.show(("\n\n".join(map(tables.inspect, found)), ""))
     return 0
 
 

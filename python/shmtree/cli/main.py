@@ -25,7 +25,7 @@ shmtree COMMAND --help                the options of a command
 """
 _MODULES = ("names", "inspect", "top", "why", "crashdump", "metrics", "recordings", "replays", "run")
 #: Commands that run until they are interrupted, so that an interrupt is no failure.
-_ENDLESS = ("top", "crashdump", "metrics")
+_ENDLESS = ("top", "crashdump", "metrics", "load")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -10,9 +10,6 @@ from ..replay import ReplayBuffer
 from . import drawing, progress
 from .arguments import add_json, add_verb, rows
 from .results import count, print_line
-from .stopping import asked_to_stop
-
-_SLICE_S = 0.1  # interval of checks for a stop
 
 
 def _save(options: argparse.Namespace) -> int:
@@ -30,12 +27,11 @@ def _load(options: argparse.Namespace) -> int:
     with progress.Bar("loading") as bar:
         buffer = ReplayBuffer.load(options.path, options.capacity, name=options.name, progress=bar.show_bytes)
     path, name = drawing.printable(options.path), drawing.printable(options.name)
-    with buffer, asked_to_stop() as should_stop:
+    with buffer:
         text = f"loaded {count(len(buffer), 'row')} from {path} as {name}"
         print_line(options, text, loaded=len(buffer), path=options.path, name=options.name)
-        while not should_stop():
-            time.sleep(_SLICE_S)
-    return 0
+        while True:
+            time.sleep(1.0)  # a signal that comes just before a longer sleep would not end it
 
 
 def _add_save(verbs: Any) -> None:

@@ -46,7 +46,7 @@ def refusals(snapshot: dict[str, Any]) -> list[str]:
     found: dict[str, list[str]] = {}
     for each in refused(snapshot):
         found.setdefault(each["reason"], []).append(each["what"])
-    return [f"Cannot read {first(whats)}: {reason}." for reason, whats in found.items()]
+    return [f"Cannot read {first(things)}: {reason}." for reason, things in found.items()]
 
 
 def first(labels: list[str]) -> str:

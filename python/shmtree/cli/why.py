@@ -271,7 +271,7 @@ def _wait_words(wait: dict[str, Any]) -> str:
 
 def _run_why(options: argparse.Namespace) -> int:
     found = why(options.what)
-    print(json.dumps(found) if options.json else drawing.wrapped(words(found)))
+    print(json.dumps(found)) if options.json else drawing.show((words(found), ""))
     return 0
 
 

@@ -144,6 +144,6 @@ def test_interrupt_of_the_first_imports_prints_no_traceback(tmp_path, monkeypatc
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_full_standard_error_does_not_change_the_exit_code_of_run():
+def test_full_standard_error_keeps_the_exit_code_of_run():
     shell = ["sh", "-c", '"$@" 2>/dev/full', "sh", sys.executable, "-m", "shmtree", "run", "-c", "raise SystemExit(7)"]
     assert subprocess.run(shell, timeout=120, check=False).returncode == 7

@@ -158,4 +158,4 @@ def test_directory_of_a_run_killed_at_any_point_is_removed(tmp_path: Path, point
     with subprocess.Popen([sys.executable, "-c", KILLED_AT, point]) as killed:
         assert killed.wait(timeout=LIMIT_S) == -9
     run_command(tmp_path, "-c", "0")  # or a run of another test
-    assert [name for name in os.listdir("/dev/shm") if f"shmtree-run-{killed.pid}-" in name] == []
+    assert [name for name in os.listdir("/dev/shm") if f"shmtree-run.{killed.pid}-" in name] == []

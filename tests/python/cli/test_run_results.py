@@ -39,7 +39,7 @@ def test_totals_are_scaled_from_samples_of_each_process() -> None:
 TRIED = {"TRIALS": 2, "PICKLE_NS": 4 * 10**8, "PIPE_NS": 2 * 10**8, "OURS_NS": 2 * 10**8}  # 0.2, 0.1 and 0.1 s each
 
 
-def test_saved_time_of_small_messages_is_the_difference_of_the_trials() -> None:
+def test_small_messages_save_the_difference_of_the_trials() -> None:
     row = cells(PUTS=10, PUT_SAMPLES=5, PUT_CPU_NS=10**9, PUT_NS=10**10, FEED_NS=3 * 10**9, **TRIED)
     (found,) = results.rows([{KEY: row}])
     assert found.cpu_s == pytest.approx(5.0)
@@ -47,7 +47,7 @@ def test_saved_time_of_small_messages_is_the_difference_of_the_trials() -> None:
     assert found.saved_cpu_s == pytest.approx(10 * 0.2)
 
 
-def test_saved_time_of_large_messages_grows_with_the_time_of_their_calls() -> None:
+def test_large_messages_save_more_if_their_calls_take_longer() -> None:
     calls = {"PUTS": 10, "PUT_SAMPLES": 5, "PUT_CPU_NS": 10**9, "PUT_NS": 10**10, "FEED_NS": 4 * 10**9}
     row = cells(PUT_BYTES=5 * 3 * c.CHUNK, **calls, **TRIED)  # three of four wake-ups are for more chunks of a message
     (found,) = results.rows([{KEY: row}])

@@ -138,15 +138,15 @@ def test_only_killed_processes_are_reported_as_killed():
     assert tables.participant({**ended, "seconds": 2}) == "  process 2: has exited, awaits recovery; attached 2.0 s ago"
 
 
-def test_lines_are_wrapped_at_the_width_of_the_terminal(monkeypatch):
+def test_text_is_wrapped_at_the_width_of_a_terminal_only(capsys):
+    pytest.importorskip("rich")
     text = f"  first {'word ' * 9}word\n\n{' ' * 30}{'x' * 30}"
-    assert drawing.wrapped(text) == text  # no terminal
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "40")
-    lines = drawing.wrapped(text).split("\n")
-    assert max(map(len, lines)) <= 40
-    assert lines[:3] == ["  first word word word word word word", "      word word word word", ""]
-    assert "".join("".join(lines).split()) == "".join(text.split())
+    drawing.show((text, ""))
+    assert capsys.readouterr().out == f"{text}\n"
+    drawing.show((text, ""), width=40)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 40
+    assert "".join(out.split()) == "".join(text.split())
 
 
 class Drawn:

@@ -139,7 +139,7 @@ def test_why_unknown_process_or_channel_is_an_error(name):
         assert run("why", what, code=1) == says
 
 
-def test_why_finds_the_wait_of_a_subscriber_by_the_name_of_its_broadcast(name):
+def test_why_finds_a_subscriber_by_the_name_of_its_broadcast(name):
     broadcast = shmtree.Broadcast(4, name=name)
     subscriber = broadcast.subscribe()
     waiting = threading.Thread(target=subscriber.get, daemon=True)

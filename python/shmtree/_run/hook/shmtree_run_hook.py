@@ -24,8 +24,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))  # the folder of
 _settings: dict[str, Any] = {}
 #: Modules with pipes that stay standard: those pipes wake up threads, or are inside a standard queue.
 _INTERNAL = ("multiprocessing.", "concurrent.futures.", "joblib.externals.loky", "loky.")
-#: Modules that get the standard classes of queues.
-_WITH_STANDARD_QUEUES = ("concurrent.futures.process", "shmtree._run.originals")
+_QUEUES = ("Queue", "JoinableQueue", "SimpleQueue")
 
 
 def _library(name: str) -> Any:
@@ -98,21 +97,45 @@ def _change_connection(module: Any) -> None:
     module.Pipe = Pipe
 
 
+def _change_context(module: Any) -> None:
+    """Replaces the methods that make queues. `multiprocessing` has those of its default context as functions."""
+    for name in _QUEUES:
+        standard = getattr(module.BaseContext, name)
+
+        def make(self: Any, *arguments: Any, _standard: Any = standard, **options: Any) -> Any:
+            library = _guarded(f"multiprocessing.{_standard.__name__}", _library, "queues")
+            return (library.make_queue if library else _call)(_standard, self, *arguments, **options)
+
+        make.__name__, make.__qualname__, make.__doc__ = name, standard.__qualname__, standard.__doc__
+        setattr(module.BaseContext, name, make)
+        if hasattr(
+            multiprocessing := sys.modules["multiprocessing"], name
+        ):  # imported before this process was prepared
+            setattr(multiprocessing, name, getattr(module._default_context, name))
+
+
+def _call(standard: Any, *arguments: Any, **options: Any) -> Any:
+    return standard(*arguments, **options)
+
+
 def _change_queues(module: Any) -> None:
-    """Removes the classes from the module until one is needed. Then imports the library, which replaces them."""
-    standard = {name: vars(module).pop(name) for name in ("Queue", "JoinableQueue", "SimpleQueue")}
-
-    def find(name: str) -> Any:
-        if name not in standard:
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-        if sys._getframe(1).f_globals.get("__name__") in _WITH_STANDARD_QUEUES:
-            return standard[name]
+    """Reports queues that a program makes of the classes, or of its own subclasses. `--profile` counts them, too."""
+    if _settings["profile"]:
         _guarded(module.__name__, _library, "queues")
-        for each, cls in standard.items():
-            vars(module).setdefault(each, cls)
-        return vars(module)[name]
+        return
+    for cls in (module.Queue, module.SimpleQueue):
 
-    module.__getattr__ = find
+        def initialize(self: Any, *arguments: Any, _standard: Any = cls.__init__, **options: Any) -> None:
+            _standard(self, *arguments, **options)
+            frame: Any = sys._getframe(1)
+            while frame.f_code.co_filename == module.__file__:
+                frame = frame.f_back
+            if frame.f_globals.get("__name__") != "multiprocessing.context":
+                what = f"{type(self).__module__}.{type(self).__qualname__}"
+                reason = "the program makes it of a class, and not with a method of multiprocessing or of a context"
+                _note(what, reason, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+        cls.__init__ = initialize
 
 
 def _change_executors(module: Any) -> None:
@@ -120,7 +143,6 @@ def _change_executors(module: Any) -> None:
     standard = module._SafeQueue
 
     def make(*arguments: Any, **options: Any) -> Any:
-        _ = sys.modules["multiprocessing.queues"].Queue  # first: its base class needs the names in this module
         _guarded(module.__name__, _library, "executors")
         if module._SafeQueue is make:
             module._SafeQueue = standard
@@ -172,6 +194,7 @@ def _change_spawn(module: Any) -> None:
 
 _CHANGES: dict[str, Callable[[Any], None]] = {
     "multiprocessing.connection": _change_connection,
+    "multiprocessing.context": _change_context,
     "multiprocessing.queues": _change_queues,
     "multiprocessing.managers": _change_managers,
     "multiprocessing.spawn": _change_spawn,
