@@ -4,7 +4,7 @@
 
 The stub, python/shmtree/_core.pyi, is the only source of these texts and of the signatures that `inspect` shows. Each
 row of the table is a name, such as "Frame.ack", and a text. The text of a function begins with its signature, in
-CPython's form. A class of the stub whose name begins with an underscore does not exist in the module: its members are
+CPython's form. A class of the stub with a leading underscore does not exist in the module: its members are
 listed for each class that derives from it. The texts that the interpreter gives to `__len__` and its like stay.
 """
 

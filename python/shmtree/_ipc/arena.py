@@ -150,19 +150,19 @@ class Arena:
         exist_ok: bool = False,
         **options: Unpack[PairOptions],
     ) -> tuple[Sender[T], Receiver[T]]:
-        """Makes a channel in this arena; see `shmtree.create_pair`, whose options it takes."""
+        """Makes a channel in this arena; see `shmtree.create_pair`, which has the same options."""
         return make_pair(self._open(), pair_terms(capacity, **options), name, allow_pickle, exist_ok)
 
     def Queue(self, maxsize: int = 0, **options: Unpack[QueueOptions]) -> Queue[Any]:
-        """Makes a queue in this arena; see `shmtree.Queue`, whose options it takes."""
+        """Makes a queue in this arena; see `shmtree.Queue`, which has the same options."""
         return Queue(maxsize, arena=self, **options)
 
     def JoinableQueue(self, maxsize: int = 0, **options: Unpack[QueueOptions]) -> JoinableQueue[Any]:
-        """Makes a joinable queue in this arena; see `shmtree.JoinableQueue`, whose options it takes."""
+        """Makes a joinable queue in this arena; see `shmtree.JoinableQueue`, which has the same options."""
         return JoinableQueue(maxsize, arena=self, **options)
 
     def SimpleQueue(self, **options: Unpack[QueueOptions]) -> SimpleQueue[Any]:
-        """Makes a simple queue in this arena; see `shmtree.SimpleQueue`, whose options it takes."""
+        """Makes a simple queue in this arena; see `shmtree.SimpleQueue`, which has the same options."""
         return SimpleQueue(arena=self, **options)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
