@@ -76,16 +76,8 @@ TEST_CASE("A death is reported although messages keep arriving") {
 // guarantee: each-death-once
 TEST_CASE("put reports the death of a receiver while others remain") {
   auto channel = new_channel(new_arena(), with_capacity(2, Ending::kEach));
-  Gate up;
-  Child receiver([&] {
-    get(*channel).value();
-    up.open();
-    pause();
-    return true;
-  });
-  put(*channel, 1).value();
-  up.wait();
-  receiver.kill_and_wait();
+  ReceivingPeer receiver(*channel);
+  receiver.child.kill_and_wait();
   while (code_of(put(*channel, 2)) != Code::kPeerDied) get(*channel).value();
   put(*channel, 3).value();
 }
@@ -152,17 +144,9 @@ TEST_CASE("A put and an ack wait for the next receiver after an exit") {
 TEST_CASE("A put and an ack wait for the next receiver after a kill") {
   const Ending ending = GENERATE(Ending::kRaise, Ending::kWait);
   auto channel = new_channel(new_arena(), keeping_both_open(ending));
-  Gate up;
-  Child receiver([&] {
-    get(*channel).value();
-    up.open();
-    pause();
-    return true;
-  });
-  put(*channel, 1).value();
-  up.wait();
+  ReceivingPeer receiver(*channel);
   channel->membership().leave(End::kReceiving);
-  receiver.kill_and_wait();
+  receiver.child.kill_and_wait();
   put(*channel, 2).value();
   REQUIRE(code_of(put(*channel, 3, 1, patience(400))) == Code::kFull);
   REQUIRE(code_of(channel->acks().wait(std::nullopt, patience(10))) == Code::kTimeout);
@@ -194,17 +178,9 @@ TEST_CASE("wait_for_receivers returns once enough are attached") {
 TEST_CASE("wait_for_receivers does not count a killed process") {
   auto channel = new_channel(new_arena(), ChannelOptions{});
   channel->membership().mark_used(End::kSending, channel->arena()->identity().value());
-  Gate up;
-  Child receiver([&] {
-    get(*channel).value();
-    up.open();
-    pause();
-    return true;
-  });
-  put(*channel, 1).value();
-  up.wait();
+  ReceivingPeer receiver(*channel);
   channel->sending().wait_for_receivers(1, patience(0)).value();
-  receiver.kill_and_wait();
+  receiver.child.kill_and_wait();
   REQUIRE(code_of(channel->sending().wait_for_receivers(1, patience(0))) == Code::kTimeout);
 }
 

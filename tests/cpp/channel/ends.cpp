@@ -150,21 +150,13 @@ TEST_CASE("A blocked put reports that its receivers were killed") {
   auto channel = Channel::create(new_arena(), with_capacity(1)).value();
   channel->membership().join(End::kSending).value();
   channel->membership().join(End::kReceiving).value();
-  Gate up;
-  Child receiver([&] {
-    get(*channel).value();
-    up.open();
-    pause();
-    return true;
-  });
+  ReceivingPeer receiver(*channel);
   channel->membership().leave(End::kReceiving);
-  put(*channel, 1).value();
-  up.wait();
   put(*channel, 2).value();
-  receiver.signal(SIGKILL);
+  receiver.child.signal(SIGKILL);
   auto died = put(*channel, 3);
   REQUIRE(code_of(died) == Code::kPeerDied);
-  REQUIRE(died.error().pids == std::vector<int>{receiver.pid()});
+  REQUIRE(died.error().pids == std::vector<int>{receiver.child.pid()});
   REQUIRE(code_of(channel->acks().wait({}, patience())) == Code::kClosed);
 }
 

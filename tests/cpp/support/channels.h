@@ -174,6 +174,21 @@ struct Peer {
   }
   Child child;
 };
+// A child that has received a message of this process, and stays.
+struct ReceivingPeer {
+  explicit ReceivingPeer(Channel& channel)
+      : child([&] {
+          get(channel).value();
+          received.open();
+          pause();
+          return true;
+        }) {
+    put(channel, 1).value();
+    received.wait();
+  }
+  Gate received;
+  Child child;
+};
 // Returns true if a descriptor is readable, or becomes readable within `max_ms`.
 inline bool readable(int fd, int max_ms = 0) {
   pollfd entry{fd, POLLIN, 0};
