@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 from typing import Any
 
-from .._ipc.observer import is_of, messages, observe, seen
+from .._ipc.observer import add_messages, is_of, observe, seen
 from . import drawing, tables
 from .arguments import add_json, add_verb, count
 from .results import failed
@@ -35,10 +34,7 @@ def _inspect(options: argparse.Namespace) -> int:
         where = "among the arenas of this user; shmtree ls --all lists them"
         return failed(f"no process, name or uuid {options.what!r} {where}")
     for arena in found:
-        for channel in arena.get("channels", ()):
-            if channel["refused"] is None:
-                with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
-                    channel["messages"] = messages(arena, channel, options.messages)
+        add_messages(arena, options.messages)
     print(json.dumps({"arenas": found}) if options.json else drawing.wrapped("\n\n".join(map(tables.inspect, found))))
     return 0
 
