@@ -46,9 +46,10 @@ struct RecordedChannel {
 
 /// A message of a recording. Copies refer to the same message.
 struct RecordedMessage {
-  std::string_view channel{};          ///< Name of its channel. Valid while `file` exists.
-  std::uint64_t time_ns = 0;           ///< Time of the put, in nanoseconds since the epoch.
-  std::uint32_t sequence = 0;          ///< Low 32 bits of the ticket, which counts the puts of the channel.
+  std::string_view channel{};  ///< Name of its channel. Valid while `file` exists.
+  /// Time of the put, in nanoseconds since the epoch. Of a Broadcast or Latest, the time at which it was read.
+  std::uint64_t time_ns = 0;
+  std::uint32_t sequence = 0;          ///< Low 32 bits of the ticket, which counts the puts, or of the version.
   std::span<const std::byte> frame{};  ///< The message, for unpack() and put_frame(). Valid while `file` exists.
   std::shared_ptr<const void> file{};  ///< Keeps the file mapped.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from .. import _core
@@ -144,13 +145,16 @@ def is_of(arena: dict[str, Any], text: str) -> bool:
     return len(text) >= 8 and arena["uuid"].startswith(text)
 
 
-def messages(arena: dict[str, Any], channel: dict[str, Any], most: int) -> list[dict[str, Any]]:
-    """Returns descriptions of the first messages that are queued in a channel, without taking them."""
-    found = _core.look_at_queue(bytes.fromhex(arena["uuid"]), channel["block"], most, MAX_FRAME_BYTES)
-    return [
-        {"ticket": ticket, "bytes": size, "sender": sender, "description": _describe(frame)}
-        for ticket, size, sender, frame in found
-    ]
+def add_messages(arena: dict[str, Any], most: int) -> None:
+    """Adds descriptions of the first queued messages to each channel as `messages`, without taking them."""
+    for channel in arena.get("channels", ()):
+        if channel["refused"] is None:
+            with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
+                found = _core.look_at_queue(bytes.fromhex(arena["uuid"]), channel["block"], most, MAX_FRAME_BYTES)
+                channel["messages"] = [
+                    {"ticket": ticket, "bytes": size, "sender": sender, "description": _describe(frame)}
+                    for ticket, size, sender, frame in found
+                ]
 
 
 def _describe(frame: bytes) -> str | None:

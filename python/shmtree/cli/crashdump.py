@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import _core
 from .._codec import whole_files
-from .._ipc.observer import Observer, is_of, messages, seen
+from .._ipc.observer import Observer, add_messages, is_of, seen
 from .arguments import add_json, add_verb, seconds
 from .results import count, failed, print_line
 from .tables import label, pid_list
@@ -64,16 +64,20 @@ class Watch:
         except OSError as error:
             self.trouble = str(error)
             return
-        watched = [arena for arena in observed if self._is_watched(arena)]
-        arenas = [arena for arena in watched if not arena["refused"]]
-        for arena in watched:
+        arenas = []
+        for arena in filter(self._is_watched, observed):
             if arena["refused"]:
                 self.trouble = f"cannot watch arena {label(arena)}: {arena['refused']}"
+            else:
+                arenas.append(arena)
         owed = yield from self._dumps(arenas, now)
         kept = {uuid: self._before[uuid] for uuid in owed & self._before.keys()}
         self._before = {arena["uuid"]: (now, arena) for arena in arenas} | kept
         self._let_go(arenas, owed)
-        with _spare_descriptors():
+        with contextlib.ExitStack() as spare:  # descriptors that later snapshots and dumps need
+            with contextlib.suppress(OSError):
+                for _ in range(SPARE):
+                    spare.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             for arena in arenas:
                 self._keep(arena)
             self._follow(arenas)
@@ -118,9 +122,9 @@ class Watch:
         for opener in arena["openers"] if arena["uuid"] not in self._kept else ():
             if opener["read_only"]:
                 continue
+            uuid = arena["uuid"]
             try:
-                uuid = bytes.fromhex(arena["uuid"])
-                self._kept[arena["uuid"]] = _core.open_arena_for_reading(uuid, opener["pid"], opener["fd"])
+                self._kept[uuid] = _core.open_arena_for_reading(bytes.fromhex(uuid), opener["pid"], opener["fd"])
                 return
             except OSError as error:  # it has exited, or there is another reason
                 if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -132,14 +136,14 @@ class Watch:
         The kernel closes a killed process's descriptors before it releases the lock that marks it as alive, so an
         arena is also kept while a participant is alive.
         """
-        alone = [
+        used = {
             arena["uuid"]
             for arena in arenas
-            if all(each["read_only"] for each in arena["openers"])
-            and not any(one["alive"] for one in arena["participants"])
-        ]
-        there = {arena["uuid"] for arena in arenas}
-        for uuid in [uuid for uuid in self._kept if (uuid in alone and uuid not in owed) or uuid not in there]:
+            if arena["uuid"] in owed
+            or any(one["alive"] for one in arena["participants"])
+            or not all(each["read_only"] for each in arena["openers"])
+        }
+        for uuid in self._kept.keys() - used:
             os.close(self._kept.pop(uuid))
             self._before.pop(uuid, None)
 
@@ -152,10 +156,7 @@ class Watch:
                 self._processes[pid] = os.pidfd_open(pid)
 
     def _dump(self, arena: dict[str, Any], killed: list[dict[str, Any]], now: float) -> str:
-        for channel in arena["channels"]:
-            if channel["refused"] is None:
-                with contextlib.suppress(FileNotFoundError):
-                    channel["messages"] = messages(arena, channel, MAX_MESSAGES)
+        add_messages(arena, MAX_MESSAGES)
         at, before = self._before.get(arena["uuid"], (now, arena))
         content = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -168,20 +169,6 @@ class Watch:
         with whole_files.replacing(path, "w", private=True) as file:
             file.write(json.dumps(content, indent=1))
         return path
-
-
-@contextlib.contextmanager
-def _spare_descriptors() -> Iterator[None]:
-    """Reserves some descriptors for later while the block opens others."""
-    held: list[int] = []
-    try:
-        with contextlib.suppress(OSError):
-            while len(held) < SPARE:
-                held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        yield
-    finally:
-        for fd in held:
-            os.close(fd)
 
 
 def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 from typing import Any
 
-from .._ipc.observer import is_of, messages, observe, seen
+from .._ipc.observer import add_messages, is_of, observe, seen
 from . import drawing, tables
 from .arguments import add_json, add_verb, count
 from .results import failed
@@ -34,10 +33,7 @@ def _inspect(options: argparse.Namespace) -> int:
     if not found:
         return failed(tables.unknown(options.what))
     for arena in found:
-        for channel in arena.get("channels", ()):
-            if channel["refused"] is None:
-                with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
-                    channel["messages"] = messages(arena, channel, options.messages)
+        add_messages(arena, options.messages)
     if options.json:
         print(json.dumps({"arenas": found}))
     else:

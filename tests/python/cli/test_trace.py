@@ -35,8 +35,10 @@ class Tracer:
         self._path = path
         command = [sys.executable, "-W", "error", "-m", "shmtree", "trace", "--out", str(path), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.count = int(self.process.stdout.readline().removeprefix("tracing ").split()[0])
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("tracing "), self.process.stderr.read()
+        self.count = int(line.split()[1])
 
     def end(self) -> dict[str, Any]:
         """Stops the command with Ctrl-C and returns the trace."""
