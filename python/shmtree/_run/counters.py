@@ -23,9 +23,9 @@ PUTS, GETS = 0, 5
 NS, SAMPLES, CPU_NS = 1, 2, 3
 PUT_BYTES, POLL_NS = 4, 9
 OBJECTS, SHARED_TENSORS = 10, 11
-#: Number of messages of standard queues and pipes that were tried. CPU times of the trials: pickling and unpickling, a
-#: pipe, a put and a get with shmtree.
-TRIALS, PICKLE_NS, PIPE_NS, OURS_NS = 12, 13, 14, 15
+#: Number of messages of standard queues and pipes that were tried. CPU times of the trials: pickling and unpickling;
+#: the same, with a pipe between them; a put and a get with shmtree.
+TRIALS, PICKLE_NS, STANDARD_NS, OURS_NS = 12, 13, 14, 15
 #: CPU time of the threads that send the messages of standard queues, in a run with `--profile`.
 FEED_NS = 16
 #: Only of the first row: CPU time of the import of shmtree.
