@@ -24,8 +24,8 @@ NS, SAMPLES, CPU_NS = 1, 2, 3
 PUT_BYTES, POLL_NS = 4, 9
 OBJECTS, SHARED_TENSORS = 10, 11
 #: Trials with messages of standard queues and pipes: number of messages, and CPU time of three steps. These are
-#: pickling and unpickling, sending the bytes through a pipe, and a put and a get with shmtree.
-TRIALS, PICKLE_NS, PIPE_NS, OURS_NS = 12, 13, 14, 15
+#: pickling and unpickling, the same with a pipe in between, and a put and a get with shmtree.
+TRIALS, PICKLE_NS, STANDARD_NS, OURS_NS = 12, 13, 14, 15
 #: CPU time of the threads that send the messages of standard queues, in a run with `--profile`.
 FEED_NS = 16
 #: Only in the first row: CPU time of the import of shmtree.

@@ -85,8 +85,7 @@ def _saved_ns(cells: list[int], messages: int, cpu_ns: float, nbytes: int) -> fl
     memory is not in the cache. shmtree saves part of this extra time. It still needs one wake-up for each message.
     """
     chunks = nbytes / (messages or 1) / c.CHUNK
-    standard_ns = (cells[c.PICKLE_NS] + cells[c.PIPE_NS]) / cells[c.TRIALS]
-    ours_ns = cells[c.OURS_NS] / cells[c.TRIALS]
+    standard_ns, ours_ns = (cells[each] / cells[c.TRIALS] for each in (c.STANDARD_NS, c.OURS_NS))
     longer = max(cpu_ns / ((messages or 1) * standard_ns) - 1, 0)
     return messages * (standard_ns - ours_ns) * (1 + longer * chunks / (1 + chunks))
 

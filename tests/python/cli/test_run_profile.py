@@ -44,6 +44,7 @@ def test_profile_leaves_the_standard_classes_and_times_pickling(run: Run, method
     ran = run(EXCHANGE, method, options=("--profile",))
 
     assert (ran.code, ran.out) == (0, "{'multiprocessing.queues'} multiprocessing.connection\n"), ran.err
+    assert ran.report["not_replaced"] == []
     for kind in ("Queue", "JoinableQueue", "SimpleQueue", "Pipe"):
         (row,) = ran.rows(kind)
         assert (row["messages"], row["processes"]) == (20, 2)

@@ -121,7 +121,8 @@ def _call(standard: Any, *arguments: Any, **options: Any) -> Any:
 def _change_queues(module: Any) -> None:
     """Reports queues that a program makes of the classes, or of its own subclasses. `--profile` counts them, too."""
     if _settings["profile"]:
-        _guarded(module.__name__, _library, "queues")
+        if "shmtree._run" not in sys.modules:  # otherwise it imports this module in order to profile it
+            _guarded(module.__name__, _library, "queues")
         return
     for cls in (module.Queue, module.SimpleQueue):
 
