@@ -4,7 +4,8 @@
 
 Each round runs each program plainly, with `shmtree run` and with `shmtree run --profile`, in turns. Prints a table: the
 wall and CPU time of the plain command, the predicted saving and the real one. Times are the least of the rounds, since
-other programs only add to them; predictions are medians. Programs that need pandas, joblib or torch are left out where
+other programs only add to them; predictions are medians. The last column compares the CPU times: wall times depend on
+the load of the machine. Programs that need pandas, joblib or torch are left out where
 these are missing.
 """
 
@@ -249,12 +250,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "program.py").write_text(text)
             plain, predicted, real = compared(Path(folder), options.rounds)
-        is_right = (predicted.seconds > 0) == (real.seconds > 0)
+        is_right = (predicted.cpu_seconds > 0) == (real.cpu_seconds > 0)
         cells = [f"{plain.seconds:.2f}", *(f"{each:+.2f}" for each in (predicted.seconds, real.seconds))]
         cells += [f"{plain.cpu_seconds:.2f}", *(f"{each:+.2f}" for each in (predicted.cpu_seconds, real.cpu_seconds))]
         rows.append([name, *cells, "yes" if is_right else "NO"])
         print(rows[-1], file=sys.stderr, flush=True)
-    head = ("program", "plain", "predicted", "real", "plain CPU", "predicted", "real", "same sign")
+    head = ("program", "plain", "predicted", "real", "plain CPU", "predicted", "real", "same sign of CPU")
     print(markdown.table(head, rows))
 
 

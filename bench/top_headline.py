@@ -4,7 +4,8 @@
 
 A program of three processes passes messages through two channels, and one of its processes is slow. Each look starts
 `shmtree top --once`, and is right if the first line names the slow process. The looks go through the three stages in
-turn. Without root, the other program belongs to the same user. It has a bottleneck of its own, in another line.
+turn. Without root, the other program belongs to the same user. It has a bottleneck of its own, in another line. Run it
+where no other program uses shmtree: a blocked one may come first.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ def _stage(
     if uid is not None:
         os.setuid(uid)
     number = 0
-    while True:
-        number = number + 1 if receiver is None else receiver.get()
-        time.sleep(seconds)
-        if sender is not None:
-            sender.put(number)
+    with contextlib.suppress(shmtree.PeerDied):  # at the end, the others are killed
+        while True:
+            number = number + 1 if receiver is None else receiver.get()
+            time.sleep(seconds)
+            if sender is not None:
+                sender.put(number)
 
 
 @contextlib.contextmanager
