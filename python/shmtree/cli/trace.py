@@ -185,14 +185,8 @@ def trace(
 # --- As events
 
 
-class _Slice(NamedTuple):
-    """A put or a receipt, as an event with a short duration."""
-
-    ns: int
-    what: str
-    channel: str
-    ticket: int
-    flow: int  # number of the arrow from the put to the receipt; 0: none
+# A put or a receipt: its time, "put" or "get", channel and ticket, and the number of its arrow; 0: none.
+_Slice = tuple[int, str, str, int, int]
 
 
 def _microseconds(ns: float) -> float:
@@ -209,22 +203,22 @@ def _rows(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int
             ends = [("put", one.put_ns, one.put_pid, one.put_thread), ("get", one.got_ns, one.got_pid, one.got_thread)]
             for what, ns, pid, thread in ends:
                 if ns:
-                    rows[pid, thread].append(_Slice(since_base_ns + ns, what, channel.name, one.ticket, flow))
+                    rows[pid, thread].append((since_base_ns + ns, what, channel.name, one.ticket, flow))
     return rows
 
 
 def _row_events(pid: int, thread: int, slices: list[_Slice]) -> Iterator[dict[str, Any]]:
-    slices.sort(key=lambda each: each.ns)
+    slices.sort(key=lambda each: each[0])
     # Several messages of one call have the same time.
-    begins = list(itertools.accumulate((each.ns for each in slices), lambda last, ns: max(ns, last + 1)))
-    for each, begin, following in zip(slices, begins, [*begins[1:], math.inf], strict=True):
+    begins = list(itertools.accumulate((each[0] for each in slices), lambda last, ns: max(ns, last + 1)))
+    for (_, what, channel, ticket, flow), begin, following in zip(slices, begins, [*begins[1:], math.inf], strict=True):
         where = {"cat": "shmtree", "pid": pid, "tid": thread, "ts": _microseconds(begin)}
         duration = min(_DURATION_NS, following - begin)
-        yield {"ph": "X", "name": f"{each.what} {each.channel}", **where, "dur": _microseconds(duration),
-               "args": {"channel": each.channel, "ticket": each.ticket}}  # fmt: skip
-        if each.flow:
-            ends = {"ph": "s"} if each.what == "put" else {"ph": "f", "bp": "e"}
-            yield {**ends, "name": "message", "id": each.flow, **where}
+        args = {"channel": channel, "ticket": ticket}
+        yield {"ph": "X", "name": f"{what} {channel}", **where, "dur": _microseconds(duration), "args": args}
+        if flow:
+            ends = {"ph": "s"} if what == "put" else {"ph": "f", "bp": "e"}
+            yield {**ends, "name": "message", "id": flow, **where}
 
 
 def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
