@@ -126,8 +126,8 @@ Args:
 Raises:
     TimeoutError: Some messages are still unacked after `timeout` seconds.
     shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
-    ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
-        objects of the channel.
+    ChannelClosed: No receiver is attached that could receive the rest, or another thread has closed this
+        object. A call after `close` waits as long as this process has another object of the channel.
 )";
 
 inline constexpr const char* kWaitForAckDoc = R"(wait_for_ack($self, ticket, timeout=None)
@@ -143,8 +143,8 @@ Raises:
     TimeoutError: The message is still unacked after `timeout` seconds.
     ValueError: `put` has returned no such ticket.
     shmtree.PeerDied: No receiver is attached that could receive it, and one was killed or failed.
-    ChannelClosed: No receiver is attached that could receive it, or this process has closed all its objects
-        of the channel.
+    ChannelClosed: No receiver is attached that could receive it, or another thread has closed this object. A
+        call after `close` waits as long as this process has another object of the channel.
 )";
 
 inline constexpr const char* kNewEmptyDoc = R"(new_empty($self, shape, dtype='float64', order='C')
