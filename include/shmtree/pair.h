@@ -264,7 +264,8 @@ class Sender {
 
   /// Waits until the message with this ticket has been received, and acked if it was taken.
   /// - kTimeout: the timeout expired.
-  /// - kClosed, kPeerDied: no receiver is left that could ack it. kPeerDied if a receiver was killed.
+  /// - kClosed, kPeerDied: no receiver is left that could ack it. kPeerDied if a receiver was killed. kClosed also if
+  ///   another thread has closed the sender. A call after close() waits as long as this process has an end.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const;

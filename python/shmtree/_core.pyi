@@ -625,8 +625,8 @@ class SenderBase(_Sending[_T]):
         Raises:
             TimeoutError: Some messages are still unacked after `timeout` seconds.
             shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
-            ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
-                objects of the channel.
+            ChannelClosed: No receiver is attached that could receive the rest, or another thread has closed this
+                object. A call after `close` waits as long as this process has another object of the channel.
         """
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
         """Blocks until the message with this ticket was received or, if it was taken, acked.
@@ -639,8 +639,8 @@ class SenderBase(_Sending[_T]):
             TimeoutError: The message is still unacked after `timeout` seconds.
             ValueError: `put` has returned no such ticket.
             shmtree.PeerDied: No receiver is attached that could receive it, and one was killed or failed.
-            ChannelClosed: No receiver is attached that could receive it, or this process has closed all its objects
-                of the channel.
+            ChannelClosed: No receiver is attached that could receive it, or another thread has closed this object. A
+                call after `close` waits as long as this process has another object of the channel.
         """
     @property
     def pending_acks(self) -> int:

@@ -220,8 +220,8 @@ class Sender(_core.SenderBase[T], End):
         Raises:
             TimeoutError: Some messages are still unacked after `timeout` seconds.
             shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
-            ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
-                objects of the channel.
+            ChannelClosed: No receiver is attached that could receive the rest, or another thread has closed this
+                object. A call after `close` waits as long as this process has another object of the channel.
 
         With ``keep_open="both"``, it waits for the next receiver instead.
 

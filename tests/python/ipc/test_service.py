@@ -67,6 +67,13 @@ def test_put_into_a_service_raises(runtime_directory, name):
         shmtree.create_pair(1024, name=name, keep_open=True, exist_ok=True)
 
 
+def test_client_refuses_another_object_as_its_arena():
+    service: Service[int] = Service()
+    for arena in (5, service, shmtree.SharedList([1])):
+        with pytest.raises(TypeError, match="it must be an Arena, or None"):
+            Client(service, arena=arena)  # type: ignore[arg-type]
+
+
 @pytest.mark.guarantee("service-requests-only")
 def test_client_refuses_a_channel_that_is_not_of_a_service(runtime_directory, name):
     kept = shmtree.create_pair(name=name)

@@ -288,3 +288,10 @@ def test_sampler_and_limit_numbers_out_of_range_are_rejected():
 def test_sample_of_an_empty_buffer_names_the_reason():
     with pytest.raises(queue.Empty, match="there are no rows to sample"):
         made().sample(1, timeout=0)
+
+
+def test_arena_is_checked_before_a_buffer_of_the_name_is_opened(runtime_directory, name):
+    kept = ReplayBuffer(10, example=ROW, name=name)
+    with pytest.raises(TypeError, match="arena is 0; it must be an Arena, or None"):
+        ReplayBuffer(10, example=ROW, name=name, exist_ok=True, arena=0)  # type: ignore[arg-type]
+    del kept
