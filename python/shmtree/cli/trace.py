@@ -109,14 +109,19 @@ class _Counter(Traced):
         put, publishers, readers, is_attended = self._progress()
         now, count = time.monotonic_ns(), len(self.times)
         pid = publishers[0] if len(publishers) == 1 else 0
-        self.times += [Times(ticket, now, pid, pid, 0, 0, 0) for ticket in range(self._put, put)]
+        self.times += [Times(ticket, now, pid, pid, 0, 0, 0) for ticket in _newest(self._put, put)]
         self._put = put
         for number, pid, passed in readers:
             read = self._read.get((number, pid), passed)
-            self.times += [Times(ticket, 0, 0, 0, now, pid, pid) for ticket in range(read, passed)]
+            self.times += [Times(ticket, 0, 0, 0, now, pid, pid) for ticket in _newest(read, passed)]
             self._read[number, pid] = passed
         self.is_over = self._is_stopped or not is_attended
         return len(self.times) > count
+
+
+def _newest(begin: int, end: int) -> range:
+    """Returns the tickets in between, but no more than a trace has. A damaged count may be of any size."""
+    return range(max(begin, end - _MAX_MESSAGES), end)
 
 
 def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) -> Traced:

@@ -309,3 +309,10 @@ def test_trace_of_a_latest_ends_with_its_publisher(name: str, tmp_path: Path) ->
     tracer.process.communicate(timeout=60)
     puts = by_kind(json.loads((tmp_path / "run.json").read_text()))["X"]
     assert [each["args"]["ticket"] for each in puts] == [1, 2, 3, 4, 5]
+
+
+def test_a_damaged_count_adds_no_more_than_a_trace_has():
+    counts = iter([(0, [1], [], True), (1 << 63, [1], [(0, 1, 1 << 63)], True)])
+    counter = trace_module._Counter(lambda: next(counts), "damaged")
+    assert counter.look()
+    assert len(counter.times) == trace_module._MAX_MESSAGES
