@@ -27,7 +27,8 @@ _STAGES = ("source", "middle", "sink")
 
 
 def _serve(name: str) -> None:
-    for request in shmtree.Service(name):
+    service: shmtree.Service[object] = shmtree.Service(name)
+    for request in service:
         request.reply(request.value)
 
 
