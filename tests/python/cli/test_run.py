@@ -336,10 +336,13 @@ def test_a_managers_queue_is_left_alone_and_named(run: Run) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--profile",)])
-def test_pool_and_executor_have_a_row_for_tasks_and_results(run: Run, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("method", START_METHODS)
+def test_pool_and_executor_have_a_row_for_tasks_and_results(run: Run, method: str, options: tuple[str, ...]) -> None:
+    if WITHOUT_GIL and method == "fork":
+        pytest.skip(NOT_BESIDE_THREADS)
     ran = run(
         """
-        import multiprocessing as mp, os
+        import multiprocessing as mp, os, sys
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
 
@@ -350,19 +353,21 @@ def test_pool_and_executor_have_a_row_for_tasks_and_results(run: Run, options: t
             raise KeyError(number)
 
         if __name__ == "__main__":
-            with mp.Pool(2) as pool:
+            context = mp.get_context(sys.argv[1])
+            with context.Pool(2) as pool:
                 print(sum(pool.map(double, range(10))))
-            with ProcessPoolExecutor(2) as executor:
+            with ProcessPoolExecutor(2, mp_context=context) as executor:
                 print(sum(executor.map(double, range(10))))
                 print(repr(executor.submit(fail, 1).exception()))
                 print(executor.submit(lambda: 1).exception() is not None)
                 print(executor.submit(double, 4).result())
             try:
-                with ProcessPoolExecutor(1) as executor:
+                with ProcessPoolExecutor(1, mp_context=context) as executor:
                     executor.submit(os._exit, 1).result()
             except BrokenProcessPool:
                 print("broken")
         """,
+        method,
         options=options,
     )
     assert ran.out.splitlines() == ["90", "90", "KeyError(1)", "True", "8", "broken"], ran.err

@@ -140,7 +140,9 @@ def _change_queues(module: Any) -> None:
 
 
 def _change_executors(module: Any) -> None:
-    """Replaces the class of an executor's queue of calls, when the first executor is made."""
+    """Replaces the class of an executor's queue of calls, when the first executor is made. `--profile` keeps it."""
+    if _settings["profile"]:
+        return  # children load the parent's queue by the name of the class
     standard = module._SafeQueue
 
     def make(*arguments: Any, **options: Any) -> Any:
