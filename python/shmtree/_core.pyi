@@ -733,8 +733,9 @@ class QueueBase(_Sending[_T], _Receiving[_T]):
 
         Raises:
             queue.Full: The queue is still full after `timeout` seconds.
-            ChannelClosed: This object is closed, or no process has the queue's receiving end any more.
-            shmtree.PeerDied: The queue is full, has ``on_peer_death="raise"``, and no process is left that could get.
+            ChannelClosed: This object is closed, or every process has closed the end from which objects are got.
+            shmtree.PeerDied: The queue is full, has ``on_peer_death="raise"``, and no process is left that could get:
+                one of them was killed or failed (`WorkerFailed`).
             ShutDown: The queue was shut down.
             MessageTooLarge: The object exceeds `max_bytes` or the arena's budget.
             OutOfSharedMemory: Pinned views, or the machine, leave no memory for the object.
@@ -789,7 +790,8 @@ class QueueBase(_Sending[_T], _Receiving[_T]):
         Raises:
             queue.Empty: There is no object after `timeout` seconds.
             ChannelClosed: This object is closed.
-            shmtree.PeerDied: The queue is empty, has ``on_peer_death="raise"``, and no process is left that could put.
+            shmtree.PeerDied: The queue is empty, has ``on_peer_death="raise"``, and no process is left that could put:
+                one of them was killed or failed (`WorkerFailed`).
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory for the object. The queue keeps it; see `Receiver.get`.
             CorruptMessage: The message has bytes that no sender writes. It is consumed.

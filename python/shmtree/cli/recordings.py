@@ -87,6 +87,11 @@ def _play(options: argparse.Namespace) -> int:
 def _run_export(options: argparse.Namespace) -> int:
     if options.json and options.out is None:
         return failed("--json requires --out FILE: otherwise standard output has the messages", code=2)
+    if options.format == "parquet" and options.arrays is not None:
+        return failed(
+            f"--arrays {options.arrays} is for --format jsonl: Parquet contains arrays with their dtypes", code=2
+        )
+    arrays = options.arrays or "list"
     if options.format == "parquet" and options.out is None:
         return failed("--format parquet requires --out FILE: Parquet cannot be written to standard output")
     with contextlib.suppress(OSError):
@@ -94,7 +99,7 @@ def _run_export(options: argparse.Namespace) -> int:
             return failed(f"--out {options.out} is the recording itself; name another file")
     messages = _playback.messages_of(Recording(options.file), options.channel)
     if options.out is None:
-        _export.to_jsonl(messages, sys.stdout.write, options.allow_pickle, options.arrays)
+        _export.to_jsonl(messages, sys.stdout.write, options.allow_pickle, arrays)
         return 0
     is_parquet = options.format == "parquet"
     try:
@@ -103,7 +108,7 @@ def _run_export(options: argparse.Namespace) -> int:
             if is_parquet:
                 _export.to_parquet(messages, out, options.allow_pickle, bar.advance)
             else:
-                _export.to_jsonl(bar.over(messages), out.write, options.allow_pickle, options.arrays)
+                _export.to_jsonl(bar.over(messages), out.write, options.allow_pickle, arrays)
     except ModuleNotFoundError as error:
         return failed(f"--format parquet needs {error.name}, which is not installed; run pip install pyarrow")
     if options.json:
@@ -180,8 +185,8 @@ def _add_export(verbs: Any) -> None:
     add("--format", choices=("jsonl", "parquet"), required=True, help="format of the output")
     add("--out", metavar="FILE", help="output file (default for jsonl: standard output)")
     add("--channel", metavar="NAME", help="only messages of this channel (default: all)")
-    arrays = "arrays in JSON: nested lists; base64, dtype and shape; or only dtype and shape (default: %(default)s)"
-    add("--arrays", choices=tuple(_export.ARRAYS), default="list", help=arrays)
+    arrays = "arrays in JSON: nested lists; base64, dtype and shape; or only dtype and shape (default: list)"
+    add("--arrays", choices=tuple(_export.ARRAYS), help=arrays)
     add("--allow-pickle", action="store_true", help="load pickles, which can run any code")
     add("--json", action="store_true", help="with --out: print the result as a line of JSON")
 

@@ -385,6 +385,9 @@ def test_an_export_to_parquet_has_a_column_for_each_leaf(recorded, tmp_path: Pat
     assert ran.returncode == 1
     assert "do not have the same columns" in ran.stderr
     assert shmtree_run("export", str(out), "--format", "parquet").returncode == 1
+    ran = shmtree_run("export", str(out), "--format", "parquet", "--out", str(out), "--arrays", "omit")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "--arrays omit is for --format jsonl" in ran.stderr
 
 
 def test_repr_of_a_recording_has_its_path_and_size(recorded: Callable[..., Path]) -> None:
