@@ -37,21 +37,41 @@ def directory(profile: bool) -> Iterator[str]:
 
     Also removes those of runs that were killed.
     """
-    parent = next(each for each in ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/") if os.access(each, os.W_OK))
+    settings = f"{sys.implementation.cache_tag}\n{sys.prefix!r}\n{'profile' * profile}"
+    *first, last = "/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/"
+    for parent in first:
+        _remove_stale(parent)
+        with contextlib.suppress(OSError):  # it is read-only or full
+            path, lock = _new_directory(parent, settings)
+            break
+    else:
+        path, lock = _new_directory(last, settings)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_stale(parent: str) -> None:
     for stale in Path(parent).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if stale.stat().st_uid == os.getuid() and (lock := _lock(stale, fcntl.LOCK_NB)) is not None:
                 shutil.rmtree(stale, ignore_errors=True)
                 os.close(lock)
-    name = f"{_PREFIX}{os.getpid()}-"
-    while (lock := _lock(path := tempfile.mkdtemp(prefix=name, dir=parent))) is None:
+
+
+def _new_directory(parent: str, settings: str) -> tuple[str, int]:
+    """Makes a directory with the settings, and returns its path and the descriptor that locks it."""
+    while (lock := _lock(path := tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))) is None:
         pass  # another run has taken it for a stale one
     try:
-        Path(path, "settings").write_text(f"{sys.implementation.cache_tag}\n{sys.prefix!r}\n{'profile' * profile}")
-        yield path
-    finally:
+        Path(path, "settings").write_text(settings)
+    except OSError:
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+        raise
+    return path, lock
 
 
 def _lock(path: str | Path, mode: int = 0) -> int | None:

@@ -72,12 +72,18 @@ def _run(command: list[str], profile: bool) -> _Report:
 
 
 def _start_cost() -> float:
-    """Returns the CPU time of a process for its first message and its exit, in addition to that of a standard queue."""
+    """Returns the CPU time of a process for its first message and its exit, in addition to that of a standard queue.
+
+    Returns 0 if such a process fails here.
+    """
     program = [sys.executable, "-c", "import multiprocessing as mp; queue = mp.Queue(); queue.put(0); queue.get()"]
+    silent = {"setpgroup": 0, "file_actions": [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]}
     with launch.directory(profile=False) as directory:
-        replaced = launch.run(program, directory, setpgroup=0)  # Ctrl-C would print a traceback
+        replaced = launch.run(program, directory, **silent)
         import_s = results.read(directory)[2]
-    plain = launch.run(program, None, setpgroup=0)
+    plain = launch.run(program, None, **silent)
+    if replaced.exit_code != 0 or plain.exit_code != 0:
+        return 0.0
     return max(replaced.cpu_seconds - import_s - plain.cpu_seconds, 0.0)
 
 
