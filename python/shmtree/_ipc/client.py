@@ -268,11 +268,11 @@ class _Reply(futures.Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         self._check_may_wait()
-        return super().result(timeout)
+        return super().result(left(deadline_after(timeout)))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._check_may_wait()
-        return super().exception(timeout)
+        return super().exception(left(deadline_after(timeout)))
 
     def _check_may_wait(self) -> None:
         if self.line is not None and not self.done():
