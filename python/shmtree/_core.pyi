@@ -64,7 +64,8 @@ class Frame(Buffer):
         Raises:
             ValueError: The message was acked or returned before, or the frame was not taken from a channel.
         """
-    def __enter__(self) -> Frame: ...
+    def __enter__(self) -> Frame:
+        """Returns the frame itself."""
     def __exit__(self, exc_type: object, exc_value: object, traceback: object, /) -> None:
         """Acks a message that was taken, or nacks it after an exception. Does nothing if the block has done either."""
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
@@ -880,7 +881,8 @@ class Delivery:
         Raises:
             ValueError: The message was acked or returned before.
         """
-    def __enter__(self) -> Delivery: ...
+    def __enter__(self) -> Delivery:
+        """Returns the delivery itself."""
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
@@ -1312,8 +1314,10 @@ class ReplayWriter:
     @property
     def added(self) -> int:
         """Number of rows that this writer has added."""
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exception: object) -> None: ...
+    def __enter__(self) -> Self:
+        """Returns the writer itself."""
+    def __exit__(self, *exception: object) -> None:
+        """Closes the writer."""
 
 def replay_add_to_each(
     writers: tuple[ReplayWriter, ...],
