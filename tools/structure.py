@@ -46,7 +46,7 @@ PYTHON = {
     "compat": "the interfaces of py-sharedmemory",
     "ray": "pairs, queues, values and replay buffers between the nodes of a cluster",
     "cli": "the commands of `python -m shmtree`",
-    "_early_run": "the start of `shmtree run` without the extension",
+    "_early_run": "the start of `shmtree run`, before the extension is imported",
     "__init__": "the public names",
     "__main__": "the entry of the commands",
 }
