@@ -193,14 +193,14 @@ void end_transfer(Arena& arena, std::uint64_t block, std::uint64_t number) noexc
 }
 
 // Stores the flag first: a block with a flag and no transfer costs one walk when it is freed, but a transfer would
-// outlive a block without a flag.
+// outlive a block without a flag. A transfer of another arena needs the flag, too: receivers keep a block that has it.
 void carry_transfer(Arena& arena, std::uint64_t number, Arena& home, BlockRef block) noexcept {
+  BlockEntry* const entry = home.blocks().entry(block.id);
+  if (entry == nullptr) return;
+  set_bits(entry->flags, std::uint32_t{kCarriesTransfers});
   if (&arena == &home) {
     Transfer* const transfer = arena.transfers().find(number);
-    BlockEntry* const entry = arena.blocks().entry(block.id);
-    if (transfer == nullptr || entry == nullptr) return;
-    set_bits(entry->flags, std::uint32_t{kCarriesTransfers});
-    store_release(transfer->carrier, pack(block));
+    if (transfer != nullptr) store_release(transfer->carrier, pack(block));
     return;
   }
   AllBegun& all = all_begun();

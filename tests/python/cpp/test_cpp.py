@@ -96,6 +96,22 @@ def test_a_name_with_parts_is_the_same_in_both_languages() -> None:
 
 
 @needs_programs
+def test_a_stream_goes_on_until_cpp_opens_its_sender() -> None:
+    """C++ copies a small message, and opens the end in it later."""
+    name = f"ends-{uuid.uuid4().hex}"
+    requests, kept = shmtree.create_pair(name=name)  # in an arena of its own
+    with subprocess.Popen([pathlib.Path(PROGRAMS or "") / "answers", name]) as answering, requests, kept:
+        for _ in range(500):
+            sender, receiver = shmtree.create_pair()
+            requests.put({"kind": "sender", "end": sender})
+            sender.close()
+            assert receiver.get(timeout=60) == "from C++"
+            receiver.close()
+        requests.close()
+        assert answering.wait(60) == 0
+
+
+@needs_programs
 def test_cpp_uses_the_ends_that_python_puts_into_messages() -> None:
     name = f"ends-{uuid.uuid4().hex}"
     program = pathlib.Path(PROGRAMS or "") / "answers"

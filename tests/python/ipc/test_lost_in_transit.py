@@ -170,6 +170,25 @@ def test_stream_ends_when_its_only_sender_is_lost(small, lose, is_other_arena) -
 
 
 @pytest.mark.guarantee("lost-in-transit")
+@pytest.mark.parametrize("is_other_arena", [False, True], ids=["same-arena", "other-arena"])
+def test_stream_goes_on_while_a_frame_has_its_only_sender(small, is_other_arena) -> None:
+    home = shmtree.Arena(1 << 20) if is_other_arena else small
+    sender, receiver = home.create_pair(2)
+    stream_sender, stream = small.create_pair(2)
+    sender.put(stream_sender)
+    stream_sender.close()
+    (frame,) = receiver.take_frames(1)
+    frame.ack()
+    with pytest.raises(queue.Empty):
+        stream.get(timeout=0.05)
+
+    del frame
+
+    with pytest.raises(shmtree.ChannelClosed):
+        stream.get(timeout=60)
+
+
+@pytest.mark.guarantee("lost-in-transit")
 def test_descriptor_is_readable_when_the_only_sender_is_lost(small) -> None:
     sender, _receiver = small.create_pair(1, on_full="drop_oldest")
     stream_sender, stream = small.create_pair(2)
