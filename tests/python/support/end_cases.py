@@ -186,14 +186,6 @@ CASES = {
         get = 2
         get = closed
     """,
-    "a wait for acks ends at close() even if the process may receive": """
-        pair
-        put 1 = ticket 0
-        start acks
-        close sender
-        join = closed
-        get = 1
-    """,
     "a wait for acks ends when the process has left the channel": """
         pair
         put 1 = ticket 0
