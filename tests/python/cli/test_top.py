@@ -149,6 +149,11 @@ def test_text_is_wrapped_at_the_width_of_a_terminal_only(capsys):
     assert "".join(out.split()) == "".join(text.split())
 
 
+def _prepare() -> None:
+    os.setpgrp()  # the system ignores SIGTSTP if no process of the session could continue the group
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has set it to be ignored
+
+
 class Drawn:
     """The command top on a pseudo-terminal."""
 
@@ -164,7 +169,7 @@ class Drawn:
             stdout=theirs,
             stderr=subprocess.PIPE,
             env={**known, "TERM": "xterm", **variables},
-            preexec_fn=os.setpgrp,  # the system ignores SIGTSTP if no process of the session could continue the group
+            preexec_fn=_prepare,
         )
 
     def __enter__(self) -> Drawn:
