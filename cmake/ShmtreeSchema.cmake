@@ -42,7 +42,7 @@ target_include_directories(shmtree_schema SYSTEM PUBLIC ${generated})
 target_link_libraries(shmtree_schema PUBLIC CapnpCore::capnp)
 set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)
 
-# Generates all sources that a build generates, for tools that compile nothing else.
+# Generates sources and compiles nothing else, for tools such as clang-tidy.
 add_custom_target(shmtree_generated)
 add_dependencies(shmtree_generated shmtree_schema)
 

@@ -4,8 +4,8 @@
 
 The stub, python/shmtree/_core.pyi, is the only source of these texts and of the signatures that `inspect` shows. Each
 row of the table is a name, such as "Frame.ack", and a text. The text of a function begins with its signature, in
-CPython's form. A class of the stub with a leading underscore does not exist in the module: its members are
-listed for each class that derives from it. The texts that the interpreter gives to `__len__` and its like stay.
+CPython's form. The module has no classes with a leading underscore: the table lists their members for each class that
+derives from them. The interpreter's own texts, such as that of `__len__`, stay.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ def signature(function: ast.FunctionDef, is_method: bool) -> str:
     ):
         if each is not None:
             each.annotation = None
-    decorators = {each.id for each in function.decorator_list if isinstance(each, ast.Name)}
-    prefix = "$" if is_method and "staticmethod" not in decorators else ""
+    prefix = "$" if is_method and not is_decorated(function, "staticmethod") else ""
     return f"{function.name}({prefix}{ast.unparse(parameters)})"
 
 
-def is_property(function: ast.FunctionDef) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == "property" for each in function.decorator_list)
+def is_decorated(function: ast.FunctionDef, name: str) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == name for each in function.decorator_list)
 
 
 def members(owner: str, body: list[ast.stmt]) -> Iterator[Docstring]:
@@ -48,7 +47,7 @@ def members(owner: str, body: list[ast.stmt]) -> Iterator[Docstring]:
     for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.FunctionDef):
             text = ast.get_docstring(node)
-            if text and is_property(node):
+            if text and is_decorated(node, "property"):
                 yield Docstring(owner + node.name, text)
             elif text:
                 yield Docstring(owner + node.name, f"{signature(node, bool(owner))}\n--\n\n{text}")

@@ -170,7 +170,7 @@ enum BlockFlag : std::uint32_t {
   kDelivered = 2,    // a delivery record keeps the block; changed under the receivers' lock of its channel
   // Only the first `size` bytes have pages: the process that frees the block lowers `committed`.
   kTrimmed = 4,
-  kCarriesTransfers = 8,  // a transfer names the block as its carrier: the process that frees the block ends it
+  kCarriesTransfers = 8,  // carries transfers, also of another arena: they end when the block is freed
 };
 constexpr std::uint32_t kFlagMask = 0xffff;
 

@@ -15,7 +15,6 @@ from ..errors import Error
 from . import run
 from .arguments import listed_examples
 from .results import check_output, failed
-from .stopping import interrupt
 
 _EXAMPLES = """
 shmtree top                           what all channels do, and the bottleneck
@@ -61,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
             raise
         verb = options.verb
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if verb in _ENDLESS else ():
-            if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler):
-                signal.signal(each, interrupt)
+        for each in (signal.SIGTERM, signal.SIGHUP) if verb in _ENDLESS else ():
+            if signal.getsignal(each) is signal.SIG_DFL:
+                signal.signal(each, signal.default_int_handler)
         check_output()
         if verb is None:
             parser.print_help()

@@ -18,7 +18,7 @@ from ..recording._mcap import Writer
 from ..recording._relay import Relay
 from ..recording._tap import Source, open_source, record
 from . import drawing, progress, trace
-from .arguments import add_verb, rate, seconds
+from .arguments import add_json, add_verb, rate, seconds
 from .output_files import replacing
 from .results import count, failed, print_line
 from .stopping import asked_to_stop
@@ -134,11 +134,10 @@ def _run_trace(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add(verbs: Any, run: Callable[[argparse.Namespace], int], *verb: str) -> Callable[..., Any]:
-    """Adds a command. Returns the function that adds its arguments."""
+def _add(verbs: Any, run: Callable[[argparse.Namespace], int], *verb: str) -> argparse.ArgumentParser:
     added = add_verb(verbs, *verb)
     added.set_defaults(run=run)
-    return added.add_argument
+    return added
 
 
 def _add_record(verbs: Any) -> None:
@@ -148,13 +147,14 @@ def _add_record(verbs: Any) -> None:
         shmtree record samples --relay recorded --out run.mcap
         """
     summary = "write the messages of channels to a file"
-    add = _add(verbs, _record, "record", summary, examples, "Receivers still get the messages.")
+    verb = _add(verbs, _record, "record", summary, examples, "Receivers still get the messages.")
+    add = verb.add_argument
     add("names", metavar="NAME", nargs="+", help=_NAME_HELP)
     out = "MCAP file; replaces an existing one and keeps its mode; a new one is for this user only"
     add("--out", metavar="FILE", required=True, help=out)
     add("--seconds", metavar="S", type=seconds, help=_SECONDS_HELP)
     add("--relay", metavar="NAME", help="receive each message, record it and pass it on to this channel")
-    add("--json", action="store_true", help=_JSON_HELP)
+    add_json(verb, _JSON_HELP)
 
 
 def _add_play(verbs: Any) -> None:
@@ -163,14 +163,15 @@ def _add_play(verbs: Any) -> None:
         shmtree play run.mcap --to samples --channel actions --rate 2
         shmtree play run.mcap --to samples --rate 0 --loop
         """
-    add = _add(verbs, _play, "play", "put the messages of a recording into a channel", examples)
+    verb = _add(verbs, _play, "play", "put the messages of a recording into a channel", examples)
+    add = verb.add_argument
     add("file", metavar="FILE", help="a recording")
     add("--to", metavar="NAME", required=True, help=f"{_NAME_HELP}; created if it does not exist")
     speed = "speed relative to the recording (default: %(default)s); 0: no pauses"
     add("--rate", metavar="N", type=rate, default=1.0, help=speed)
     add("--loop", action="store_true", help="repeat until interrupted")
     add("--channel", metavar="NAME", help="only messages of this channel (default: all, by time)")
-    add("--json", action="store_true", help=_JSON_HELP)
+    add_json(verb, _JSON_HELP)
 
 
 def _add_export(verbs: Any) -> None:
@@ -180,7 +181,8 @@ def _add_export(verbs: Any) -> None:
         shmtree export run.mcap --format jsonl --arrays base64 --out run.jsonl
         shmtree export run.mcap --format parquet --out run.parquet
         """
-    add = _add(verbs, _run_export, "export", "convert a recording to JSON lines or Parquet", examples)
+    verb = _add(verbs, _run_export, "export", "convert a recording to JSON lines or Parquet", examples)
+    add = verb.add_argument
     add("file", metavar="FILE", help="a recording")
     add("--format", choices=("jsonl", "parquet"), required=True, help="format of the output")
     add("--out", metavar="FILE", help="output file (default for jsonl: standard output)")
@@ -188,7 +190,7 @@ def _add_export(verbs: Any) -> None:
     arrays = "arrays in JSON: nested lists; base64, dtype and shape; or only dtype and shape (default: list)"
     add("--arrays", choices=tuple(_export.ARRAYS), help=arrays)
     add("--allow-pickle", action="store_true", help="load pickles, which can run any code")
-    add("--json", action="store_true", help="with --out: print the result as a line of JSON")
+    add_json(verb, "with --out: print the result as a line of JSON")
 
 
 def _add_trace(verbs: Any) -> None:
@@ -197,13 +199,14 @@ def _add_trace(verbs: Any) -> None:
         shmtree trace --all --seconds 5 --out trace.json
         """
     details = "Perfetto and chrome://tracing show the file, which is in Chrome's format."
-    add = _add(verbs, _run_trace, "trace", "write the times of puts and receives", examples, details)
+    verb = _add(verbs, _run_trace, "trace", "write the times of puts and receives", examples, details)
+    add = verb.add_argument
     add("names", metavar="NAME", nargs="*", help=_NAME_HELP)
     add("--all", action="store_true", help="trace everything of this user that can be traced")
     out = "JSON file, readable by this user only; replaces an existing one"
     add("--out", metavar="FILE", required=True, help=out)
     add("--seconds", metavar="S", type=seconds, help=_SECONDS_HELP)
-    add("--json", action="store_true", help=_JSON_HELP)
+    add_json(verb, _JSON_HELP)
 
 
 def add_to(verbs: Any) -> None:

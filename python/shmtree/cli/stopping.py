@@ -25,19 +25,3 @@ def asked_to_stop(limit: float | None = None) -> Iterator[Callable[..., bool]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-_interrupts: list[int] = []  # signals that have interrupted this command
-
-
-def interrupt(number: int, frame: object) -> None:
-    """Handles a signal as Python handles Ctrl-C. If other code swallows the exception, `pause` raises it again."""
-    _interrupts.append(number)
-    raise KeyboardInterrupt
-
-
-def pause(seconds: float) -> None:
-    """Sleeps. Raises KeyboardInterrupt if `interrupt` was called during or before the sleep."""
-    if _interrupts:
-        raise KeyboardInterrupt
-    time.sleep(seconds)

@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from .._ipc.observer import Observer, bottlenecks, is_of, seen
 from . import drawing, screen, tables
 from .arguments import add_json, add_verb, seconds
 from .results import failed
-from .stopping import pause
 
 FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
 
@@ -36,7 +36,7 @@ def _top(options: argparse.Namespace) -> int:
     look = _snapshots(options.what)
     if not look()["arenas"] and options.what is not None:
         return failed(tables.unknown(options.what))
-    pause(min(options.interval, FIRST_INTERVAL))
+    time.sleep(min(options.interval, FIRST_INTERVAL))
     if not options.once and not options.json and sys.stdout.isatty() and drawing.has_rich():
         _draw(look, options)
     while True:
@@ -48,7 +48,7 @@ def _top(options: argparse.Namespace) -> int:
             drawing.show(*screen.blocks(snapshot, options.sort), *([] if options.once else [("", "")]), width=width)
         if options.once:
             return 0
-        pause(options.interval)
+        time.sleep(options.interval)
 
 
 def _draw(look: Callable[[], dict[str, Any]], options: argparse.Namespace) -> None:
@@ -64,7 +64,7 @@ def _draw(look: Callable[[], dict[str, Any]], options: argparse.Namespace) -> No
         while True:
             shown = screen.blocks(snapshot, options.sort, console.height)
             live.update(Group(*(drawing.drawn(block, console.width) for block in shown)), refresh=True)
-            pause(options.interval)
+            time.sleep(options.interval)
             snapshot = look()
 
 
