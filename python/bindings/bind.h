@@ -22,9 +22,8 @@ void bind_inherited(pybind11::module_& module);
 void bind_tap(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);
 void bind_names(pybind11::module_& module);
-void bind_latest(pybind11::module_& module);
-void bind_subscriber(pybind11::module_& module);
-void bind_broadcast(pybind11::module_& module);
+void bind_latest_store(pybind11::module_& module);
+void bind_ring(pybind11::module_& module);
 void bind_observer(pybind11::module_& module);
 void bind_recording(pybind11::module_& module);
 

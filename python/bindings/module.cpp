@@ -18,7 +18,8 @@ bool init(PyObject* module) {
   if (PyArray_ImportNumPyAPI() != 0) return false;
   init_dtypes();
   return init_view_owner(module) && init_frame(module) && init_class_registry() && init_standard_classes() &&
-         init_pickle() && init_sender(module) && init_receiver(module) && init_queue(module) && init_delivery(module);
+         init_pickle() && init_sender(module) && init_receiver(module) && init_queue(module) && init_broadcast(module) &&
+         init_subscriber(module) && init_latest(module) && init_delivery(module);
 }
 
 }  // namespace
@@ -48,9 +49,8 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_tap(module);
   shmtree::python::bind_handles(module);
   shmtree::python::bind_names(module);
-  shmtree::python::bind_latest(module);
-  shmtree::python::bind_subscriber(module);
-  shmtree::python::bind_broadcast(module);
+  shmtree::python::bind_latest_store(module);
+  shmtree::python::bind_ring(module);
   shmtree::python::bind_observer(module);
   shmtree::python::bind_recording(module);
   if (!shmtree::python::set_docstrings(module.ptr())) throw pybind11::error_already_set();

@@ -5,6 +5,7 @@ from typing import Any, Generic, Literal, SupportsIndex, final
 from typing_extensions import Buffer, Self, TypeVar, disjoint_base
 
 _T = TypeVar("_T", default=Any)
+_S = TypeVar("_S")
 
 VERSION: str
 DTYPES: tuple[str, ...]
@@ -315,6 +316,63 @@ class Tap:
     def close(self) -> None: ...
 
 class _End:
+    @property
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
+    @property
+    def allow_pickle(self) -> bool:
+        """True if this object may send and load pickles."""
+    @property
+    def _pickled(self) -> int:
+        """Number of objects given to put() or publish() of this object that needed a pickle."""
+    @property
+    def _arena(self) -> Arena:
+        """The arena of this end."""
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
+        """Returns the generic type for type checkers."""
+
+class _Publishing(_End):
+    def fail(self) -> None:
+        """Closes this object as `close` does, and reports a failure of this process.
+
+        Once no other process puts, readers get all messages, and then WorkerFailed instead of the end of the stream.
+        Does nothing if this object is closed.
+        """
+    def _fail(self, exit_code: int, /) -> None:
+        """Does what fail() does. An exit code other than 0 is reported."""
+    def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
+        """Returns an uninitialised array in this end's arena, which is given away instead of copied when it is sent.
+
+        After that, the array is read-only here. Views that were made of it before (rows, slices) stay writable, and
+        what they write appears in the receiver's array; do not use them any more. The call waits while unread messages
+        occupy the memory, until the end is closed.
+
+        Args:
+            shape: Dimensions: an int or a sequence of ints.
+            dtype: Type of the elements; with a dtype of torch the result is a tensor.
+            order: Memory order, "C" or "F".
+
+        Returns:
+            A writable ndarray, or a tensor.
+
+        Raises:
+            TypeError: Elements of `dtype` contain Python objects.
+            MessageTooLarge: The array exceeds the arena's budget.
+            OutOfSharedMemory: Pinned views leave no memory for the array.
+        """
+    def new_zeros(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
+        """Returns an array like `new_empty`, filled with zeros.
+
+        Args:
+            shape: Dimensions: an int or a sequence of ints.
+            dtype: Type of the elements; with a dtype of torch the result is a tensor.
+            order: Memory order, "C" or "F".
+
+        Returns:
+            A writable ndarray, or a tensor.
+        """
+
+class _ChannelEnd(_End):
     def close(self) -> None:
         """Detaches this object from the channel. Later calls do nothing.
 
@@ -324,17 +382,8 @@ class _End:
         stream, or the put fails.
         """
     @property
-    def closed(self) -> bool:
-        """True if `close` was called on this object."""
-    @property
-    def allow_pickle(self) -> bool:
-        """True if this object may send and load pickles."""
-    @property
     def _channel(self) -> Channel:
         """The channel of this end."""
-    @property
-    def _pickled(self) -> int:
-        """Number of messages given to put() of this object that needed a pickle."""
     _name: Name | None
     """The Name that this end keeps, or None."""
     def _attach_inherited(self) -> None:
@@ -352,7 +401,7 @@ class WakeHub:
     def take(self) -> list[bytes] | None:
         """Returns the names of the ends that were reported; None if any end may have been."""
 
-class _Sending(_End, Generic[_T]):
+class _Sending(_ChannelEnd, Generic[_T]):
     def _fileno_to_put(self) -> int:
         """Returns a descriptor that is readable while _ready_to_put() is true."""
     def _ready_to_put(self) -> bool:
@@ -378,7 +427,7 @@ class _Sending(_End, Generic[_T]):
                 and those of the iterable) has the number of items that were sent as its attribute `sent`.
         """
 
-class _Receiving(_End, Generic[_T]):
+class _Receiving(_ChannelEnd, Generic[_T]):
     def __iter__(self) -> Self: ...
     def qsize(self) -> int:
         """Returns the number of messages that can be received now. The number is exact.
@@ -493,10 +542,8 @@ class _Receiving(_End, Generic[_T]):
     def __next__(self) -> _T: ...
 
 @disjoint_base
-class SenderBase(_Sending[_T]):
+class SenderBase(_Sending[_T], _Publishing):
     """Base of Sender."""
-    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
-        """Returns the generic type for type checkers."""
     def _writable_fileno(self) -> int:
         """Returns a descriptor that is always writable, and readable once no receiver is attached any more."""
     def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
@@ -580,43 +627,21 @@ class SenderBase(_Sending[_T]):
         """
     def _check_receivers(self) -> None:
         """Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."""
-    def _wait_for_receivers(self, n: int, timeout: float | None) -> None:
-        """Blocks until `n` processes are attached as receivers."""
-    def _send_requests(self) -> None:
-        """Lets this object put into the channel of a Service."""
-    def _fail(self, exit_code: int, /) -> None:
-        """Does what fail() does. An exit code other than 0 is reported."""
-    def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
-        """Returns an uninitialised array in the channel's arena, which `put` gives away instead of copying it.
+    def wait_for_receivers(self, n: int, timeout: float | None = None) -> None:
+        """Blocks until at least `n` processes are attached as receivers, whether they have received or not.
 
-        After the put the array is read-only here. Views that were made of it before (rows, slices) stay writable, and
-        what they write appears in the receiver's array; do not use them any more. The call waits while undelivered
-        messages occupy the memory, until the end is closed.
+        From this call on, a process that has both ends and has never received counts as a sender only.
 
         Args:
-            shape: Dimensions: an int or a sequence of ints.
-            dtype: Type of the elements; with a dtype of torch the result is a tensor.
-            order: Memory order, "C" or "F".
-
-        Returns:
-            A writable ndarray, or a tensor.
+            n: Number of processes.
+            timeout: Seconds to wait; None waits indefinitely.
 
         Raises:
-            TypeError: Elements of `dtype` contain Python objects.
-            MessageTooLarge: The array exceeds the arena's budget.
-            OutOfSharedMemory: Pinned views leave no memory for the array.
+            TimeoutError: Fewer are attached after `timeout` seconds; the error has both numbers.
+            ChannelClosed: This object is closed.
         """
-    def new_zeros(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
-        """Returns an array like `new_empty`, filled with zeros.
-
-        Args:
-            shape: Dimensions: an int or a sequence of ints.
-            dtype: Type of the elements; with a dtype of torch the result is a tensor.
-            order: Memory order, "C" or "F".
-
-        Returns:
-            A writable ndarray, or a tensor.
-        """
+    def _send_requests(self) -> None:
+        """Lets this object put into the channel of a Service."""
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
         """Blocks until every message that this process has put was received or, if it was taken, acked.
 
@@ -628,6 +653,27 @@ class SenderBase(_Sending[_T]):
             shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
             ChannelClosed: No receiver is attached that could receive the rest, or another thread has closed this
                 object. A call after `close` waits as long as this process has another object of the channel.
+        """
+    def flush(self, timeout: float | None = None) -> None:
+        """Blocks until every message that this process has put was received or, if it was taken, acked.
+
+        It does the same as `wait_for_all_ack`.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: Some messages are still unacked after `timeout` seconds.
+            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
+            ChannelClosed: No receiver is attached that could receive the rest, or another thread has closed this
+                object. A call after `close` waits as long as this process has another object of the channel.
+
+        With ``keep_open="both"``, it waits for the next receiver instead.
+
+        Example::
+
+            sender.put_many(samples)
+            sender.flush(timeout=60)  # now the receivers have all samples
         """
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
         """Blocks until the message with this ticket was received or, if it was taken, acked.
@@ -650,8 +696,6 @@ class SenderBase(_Sending[_T]):
 @disjoint_base
 class ReceiverBase(_Receiving[_T]):
     """Base of Receiver."""
-    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
-        """Returns the generic type for type checkers."""
     def _writable_fileno(self) -> int:
         """Returns a descriptor like that of fileno(), which is also always writable."""
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
@@ -717,8 +761,6 @@ class ReceiverBase(_Receiving[_T]):
 class QueueBase(_Sending[_T], _Receiving[_T]):
     """Base of the queues."""
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
-    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
-        """Returns the generic type for type checkers."""
     def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> None:
         """Puts an object into the queue.
 
@@ -927,78 +969,236 @@ class Ring:
     def arena(self) -> Arena: ...
     @property
     def block(self) -> int: ...
-    @property
-    def capacity(self) -> int: ...
     def progress(self) -> tuple[int, list[int], list[tuple[int, int, int]], bool]: ...
     def check(self) -> str: ...
 
-class SubscriberBase:
+@disjoint_base
+class SubscriberBase(_End, Generic[_T]):
     """Base of Subscriber."""
-    def __init__(self, arena: Arena, block: int, allow_pickle: bool) -> None: ...
-    def _get(self, block: bool, timeout: float | None, copy: bool | None) -> Any: ...
-    def _get_many(self, n: int, timeout: float | None, copy: bool | None) -> tuple[list[Any], BaseException | None]: ...
-    def _get_frame(self) -> tuple[int, bytes]: ...
-    def _give(self) -> tuple[Arena, int]: ...
-    def fileno(self) -> int:
-        """Returns a file descriptor for poll loops, readable while there is a message. It belongs to this object."""
-    def _name_to_get(self) -> bytes:
-        """Returns the bytes by which a WakeHub reports this object."""
-    def _await_to_get(self, hub: WakeHub) -> bool:
-        """Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would."""
-    def _ready(self) -> bool: ...
-    def _open_to_wait(self) -> tuple[int, bool]: ...
-    def _close_after_wait(self) -> None: ...
-    @property
-    def _arena(self) -> Arena: ...
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
+        """Returns the next message.
+
+        Arrays are read-only views, and tensors are copies. Once pinned blocks exceed half of the arena's budget,
+        everything is copied, as with `Latest.get`.
+
+        Args:
+            block: If False, does not wait.
+            timeout: Seconds to wait at most; None waits indefinitely.
+            copy: See `Latest.get`.
+
+        Returns:
+            The message.
+
+        Raises:
+            queue.Empty: No message came in time.
+            Overrun: Messages were overwritten, and the subscription has `on_lag="raise"`; `.missed` has their number.
+            ChannelClosed: No publisher is left.
+            shmtree.PeerDied: No publisher is left, and one was killed or failed.
+            MemoryError: This process has no memory for the message. The message is kept: the next call returns it, or a
+                newer one with `on_lag="latest"`. After eight failures in a row the message is skipped, and counts as
+                missed. SystemExit and GeneratorExit of code that unpickles count as failures, too. KeyboardInterrupt
+                and exceptions of signal handlers do not count, and the message is kept.
+        """
+    def get_nowait(self, *, copy: bool | None = None) -> _T:
+        """Calls `get` without waiting.
+
+        Args:
+            copy: See `Latest.get`.
+
+        Returns:
+            The message.
+
+        Raises:
+            queue.Empty: There is no message now. The other errors are those of `get`.
+        """
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
+        """Returns up to `n` messages: waits for the first one as `get` does, and takes the others that are there.
+
+        Args:
+            n: Maximum number of messages, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+            copy: See `Latest.get`.
+
+        Returns:
+            A list of 1 to `n` messages.
+
+        Raises:
+            queue.Empty: No message came in time. The other errors are those of `get`. If a message other than the
+                first one fails, the next call raises its error.
+        """
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> _T: ...
     def qsize(self) -> int:
-        """Returns the number of messages that this subscriber can read now."""
+        """Returns the number of messages that the subscriber can read now."""
+    def empty(self) -> bool:
+        """Returns True if there is no message to read."""
     @property
     def missed(self) -> int:
-        """Number of messages that this subscriber has missed so far."""
-    @property
-    def closed(self) -> bool:
-        """True if `close` was called on this object."""
-    @property
-    def allow_pickle(self) -> bool:
-        """True if this object may send and load pickles."""
-    def close(self) -> None:
-        """Detaches the subscriber, so that no publisher waits for it. Views stay valid. Later calls do nothing."""
+        """Number of messages missed so far.
 
-class BroadcastBase:
+        A message is missed if it was overwritten, skipped after failures, or replaced by a newer one
+        (`on_lag="latest"`).
+        """
+    def fileno(self) -> int:
+        """Returns a descriptor that is readable while there is a message or no publisher is left, for poll loops.
+
+        The descriptor belongs to this object. Calling `fileno` counts as use: from then on, only this process is
+        attached to the subscription. If several threads read, another one may have taken the message that made the
+        descriptor readable. The descriptor does not report the death of a publisher; `shmtree.wait` and blocking calls
+        do. Each subscriber has its own pipe, so the limit of 4,096 watched ends of channels does not apply.
+
+        Raises:
+            ChannelClosed: Another process uses the subscription.
+            OSError: No descriptor is left.
+        """
+    def close(self) -> None:
+        """Closes this object. Publishers no longer wait for it, and received views stay valid. Idempotent.
+
+        The subscription continues if other processes have it as well and no process has used it yet.
+        """
+    @property
+    def _name(self) -> Name | None: ...
+    def _attach(self, arena: Arena, block: int, allow_pickle: bool, name: Name | None, /) -> None:
+        """Opens a subscription that another object has given."""
+    def _give(self) -> tuple[Arena, int]:
+        """Returns the arena and the block of the subscription, for another process."""
+    def _get_frame(self) -> tuple[int, bytes]:
+        """Returns the ticket and the frame of the next message, without waiting."""
+    def _ready(self) -> bool:
+        """Returns True if get() would return or raise at once."""
+    def _open_to_wait(self) -> tuple[int, bool]:
+        """Returns a descriptor that is readable while _ready() is true, and whether this call has opened it."""
+    def _close_after_wait(self) -> None:
+        """Closes the descriptor of _open_to_wait()."""
+    def _note_wait_to_get(self, seconds: float, /) -> None:
+        """Does nothing: a subscriber warns of no wait."""
+    def _name_to_get(self) -> bytes:
+        """Returns the bytes by which a WakeHub reports this end."""
+    def _await_to_get(self, hub: WakeHub, /) -> bool:
+        """Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."""
+
+@disjoint_base
+class BroadcastBase(_Publishing, Generic[_T]):
     """Base of Broadcast."""
-    def __init__(self, ring: Ring, allow_pickle: bool) -> None: ...
+    def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
+        """Puts a message for all subscribers. It succeeds without subscribers, too.
+
+        Blocks while a live blocking subscriber is `capacity` messages behind. You may change the object afterwards,
+        except arrays of `new_empty`.
+
+        Args:
+            obj: _The message.
+            block: If False, does not wait.
+            timeout: Seconds to wait at most; None waits indefinitely.
+            move: See `Sender.put`.
+
+        Returns:
+            The ticket of the message for `wait_for_ack`, a number that counts from 0.
+
+        Raises:
+            queue.Full: There was no space in time; the error names the subscriber's process.
+            TimeoutError: A stopped process held the lock of this Broadcast or of its arena; the error names the
+                process.
+
+        Other errors are those of `Sender.put`, without PeerDied.
+        """
+    def put_nowait(self, obj: _T, *, move: bool = False) -> int:
+        """Calls `put` without waiting.
+
+        Args:
+            obj: _The message.
+            move: See `Sender.put`.
+
+        Returns:
+            The ticket of the message.
+
+        Raises:
+            queue.Full: There is no space now. The other errors are those of `put`.
+        """
+    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
+        """Puts every item in order.
+
+        Args:
+            iterable: The messages.
+            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
+
+        Returns:
+            The number of items.
+
+        Raises:
+            queue.Full: Not all items were put within `timeout` seconds. This and every other error has the number of
+                items that were put as its attribute `sent`.
+        """
+    def wait_for_subscribers(self, n: int, timeout: float | None = None) -> None:
+        """Blocks until there are at least `n` subscriptions, so that their subscribers get the next message.
+
+        Args:
+            n: Number of subscriptions.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: There are fewer after `timeout` seconds; the error has both numbers.
+        """
+    def wait_for_all_ack(self, timeout: float | None = None) -> None:
+        """Blocks until all blocking subscribers have read what this object has put.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A subscriber has unread messages after `timeout` seconds.
+        """
+    def flush(self, timeout: float | None = None) -> None:
+        """Blocks until all blocking subscribers have read what this object has put, as `wait_for_all_ack`.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A subscriber has unread messages after `timeout` seconds.
+        """
+    def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
+        """Blocks until all blocking subscribers have read the message of this ticket, and all earlier ones.
+
+        Args:
+            ticket: Result of `put`.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A subscriber has not read the message after `timeout` seconds.
+        """
     @property
-    def _ring(self) -> Ring: ...
-    @property
-    def closed(self) -> bool:
-        """True if `close` was called on this object."""
-    @property
-    def allow_pickle(self) -> bool:
-        """True if this object may send and load pickles."""
-    def _put(self, obj: object, block: bool, timeout: float | None, move: bool) -> int: ...
-    def _wait_for_subscribers(self, n: int, timeout: float | None) -> None: ...
+    def capacity(self) -> int:
+        """Number of messages by which the slowest blocking subscriber may lag before `put` blocks."""
     def has_space(self) -> bool:
         """Returns True if a small message could be put without waiting."""
+    @property
+    def pending_acks(self) -> int:
+        """Number of messages, up to the last one of this object, that some blocking subscriber has not read."""
+    def close(self) -> None:
+        """Closes this object.
+
+        If it is the last one of this process, the process stops being a publisher. Later calls do nothing.
+
+        If no other publisher is left, readers reach the end of the stream. Published data stays for other processes,
+        and views stay valid.
+        """
+    @property
+    def _name(self) -> Name | None: ...
+    @property
+    def _shared(self) -> Ring:
+        """The ring."""
+    def _attach(self, ring: Ring, allow_pickle: bool, name: Name | None, /) -> None: ...
+    def _subscribe(self, cls: type[_S], start: str, on_lag: str, timeout: float | None, /) -> _S: ...
+    def _stats(self) -> dict[str, Any]: ...
     def _first_unread(self) -> int:
         """Returns the ticket of the oldest message that a blocking reader has not read."""
     def _name_to_put(self) -> bytes:
         """Returns the name that a WakeHub reports when there is space."""
-    def _await_to_put(self, first_unread: int, hub: WakeHub) -> bool:
+    def _await_to_put(self, first_unread: int, hub: WakeHub, /) -> bool:
         """Asks a WakeHub to report once when there is space. Returns True if `first_unread` has changed."""
-    def _ready_to_put(self, first_unread: int) -> bool:
+    def _ready_to_put(self, first_unread: int, /) -> bool:
         """Returns True if blocking readers have read since then, or died."""
-    @property
-    def pending_acks(self) -> int:
-        """Number of messages, up to the last one of this object, that some blocking subscriber has not read."""
-    def _wait_until_passed(self, ticket: int | None, timeout: float | None) -> None: ...
-    def _subscribe(self, on_lag: str, from_oldest: bool, timeout: float | None) -> SubscriberBase: ...
-    def _stats(self) -> dict[str, Any]: ...
-    def close(self) -> None:
-        """Detaches this object as a publisher. Later calls do nothing.
-
-        Subscribers that have read all messages find the end once no publisher is attached.
-        """
-    def _fail(self, exit_code: int) -> None: ...
 
 class LatestStore:
     """The versions of a Latest."""
@@ -1015,40 +1215,96 @@ class LatestStore:
     def progress(self) -> tuple[int, list[int], list[tuple[int, int, int]], bool]: ...
     def check(self) -> str: ...
 
-class LatestBase:
+@disjoint_base
+class LatestBase(_Publishing, Generic[_T]):
     """Base of Latest."""
-    def __init__(self, store: LatestStore, allow_pickle: bool) -> None: ...
-    @property
-    def _store(self) -> LatestStore: ...
+    def publish(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> int:
+        """Makes an object the newest version and returns its number.
+
+        When it returns, every reader gets this version.
+
+        The object is copied, so you may change it afterwards. The exception is arrays of `new_empty`: they are given
+        away and become read-only in this process. With ``move=True``, this also applies to parts of them and to
+        received arrays.
+
+        Args:
+            obj: _The value.
+            timeout: Seconds to wait for memory; None waits indefinitely.
+            move: See above.
+
+        Returns:
+            The number of the version.
+
+        Raises:
+            queue.Full: There was no memory for `timeout` seconds.
+            OutOfSharedMemory: After one second, only pinned views occupy the memory. The error lists the processes, the
+                bytes that they pin, and since when.
+            TimeoutError: A stopped process held the arena's lock; the error names the process.
+
+        An object that cannot be sent raises as in `Sender.put`, and nothing is published.
+        """
+    def get(
+        self,
+        newer_than: int = 0,
+        timeout: float | None = None,
+        *,
+        version: int | None = None,
+        copy: bool | None = None,
+    ) -> tuple[int, _T]:
+        """Returns the number and value of the newest version, as soon as its number is more than `newer_than`.
+
+        Args:
+            newer_than: Number of a version that you have already.
+            timeout: Seconds to wait; None waits indefinitely, 0 does not wait.
+            version: Returns exactly this version, without waiting.
+            copy: None (default): arrays of 4 KiB and more in values over 16 KiB are read-only views of shared memory,
+                and all others are copies. While more than half of the arena's budget is pinned, everything is copied.
+                Tensors are always copied, since torch has no read-only tensors. False: everything is a view, also
+                tensors; a process that writes to one changes it for all readers. True: everything is copied.
+
+        Returns:
+            The number of the version, and the value.
+
+        Raises:
+            queue.Empty: There was no newer version in time.
+            KeyError: The history does not contain `version`.
+            ChannelClosed: No publisher is left.
+            shmtree.PeerDied: No publisher is left, and one was killed or failed.
+
+        Example::
+
+            version, weights = latest.get(timeout=10)
+            version, weights = latest.get(newer_than=version)  # waits for the next version
+        """
     @property
     def version(self) -> int:
         """Number of the newest version; 0 if there is none yet. Costs one load."""
     @property
     def history(self) -> int:
         """Number of versions that are kept besides the newest."""
+    def close(self) -> None:
+        """Closes this object.
+
+        If it is the last one of this process, the process stops being a publisher. Later calls do nothing.
+
+        If no other publisher is left, readers reach the end of the stream. Published data stays for other processes,
+        and views stay valid.
+        """
     @property
-    def closed(self) -> bool:
-        """True if `close` was called on this object."""
+    def _name(self) -> Name | None: ...
     @property
-    def allow_pickle(self) -> bool:
-        """True if this object may send and load pickles."""
-    def _publish(self, obj: object, timeout: float | None, move: bool) -> int: ...
-    def _get(self, newer_than: int, timeout: float | None, copy: bool | None) -> tuple[int, Any]: ...
-    def _at(self, version: int, copy: bool | None) -> tuple[int, Any]: ...
-    def _get_frame(self, known: int) -> tuple[int, bytes]: ...
+    def _shared(self) -> LatestStore:
+        """The versions."""
+    def _attach(self, store: LatestStore, allow_pickle: bool, name: Name | None, /) -> None: ...
+    def _stats(self) -> dict[str, Any]: ...
+    def _get_frame(self, known: int, /) -> tuple[int, bytes]:
+        """Returns the number and the frame of the next version after `known`, or else of the newest one."""
     def _name_to_get(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this object."""
-    def _await_newer(self, known: int, hub: WakeHub) -> bool:
-        """Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would."""
-    def _is_newer(self, known: int) -> bool: ...
-    def _stats(self) -> dict[str, Any]: ...
-    def close(self) -> None:
-        """Detaches this object. Later calls do nothing.
-
-        Published versions stay as long as any process has the Latest, and views stay valid. When the last
-        publisher closes its last object, readers are notified that no publisher is left.
-        """
-    def _fail(self, exit_code: int) -> None: ...
+    def _await_newer(self, known: int, hub: WakeHub, /) -> bool:
+        """Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."""
+    def _is_newer(self, known: int, /) -> bool:
+        """Returns True if get() with that `newer_than` would return or raise at once."""
 
 class Versions:
     """Counts the writes of a shared array."""

@@ -19,7 +19,7 @@ namespace {
 
 template <class Act>
 auto with_publisher(BroadcastState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
-  return with_thing<Publisher>(state, "Broadcast", timeout, stop, std::move(act));
+  return with_part<Publisher>(state, "Broadcast", timeout, stop, std::move(act));
 }
 template <class Read>
 std::uint64_t number_of_publisher(BroadcastState* state, Read read) noexcept {
@@ -108,7 +108,7 @@ Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout
                             return api::no_enumerator("start", how.start);
                           auto made = broadcast::Subscriber::create(publisher.ring(), *policy, from_oldest, wait);
                           if (!made) return std::move(made).error();
-                          return api::SubscriberState::wrap(std::move(*made), state_->known_name());
+                          return api::SubscriberState::wrap(std::move(*made), state_->name());
                         });
 }
 
@@ -178,7 +178,7 @@ void Broadcast::fail() {
   if (state_ != nullptr) state_->close([](Publisher& publisher) { publisher.close(memory::Failure::kNoExitCode); });
 }
 bool Broadcast::closed() const noexcept {
-  return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
+  return state_ == nullptr || state_->closed();
 }
 
 Broadcast make_broadcast(const BroadcastOptions& options) {

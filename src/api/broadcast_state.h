@@ -10,8 +10,8 @@
 
 namespace shmtree::api {
 
-struct BroadcastState : Closable<broadcast::Publisher>, Openable<BroadcastState, broadcast::Ring, Broadcast> {
-  using Closable::Closable;
+struct BroadcastState : PublishedState<broadcast::Publisher>, Openable<BroadcastState, broadcast::Ring, Broadcast> {
+  using PublishedState::PublishedState;
 
   static Broadcast wrap(std::shared_ptr<broadcast::Ring> ring, std::shared_ptr<endpoint::Name> name) {
     const auto arena = ring->arena();
@@ -20,10 +20,10 @@ struct BroadcastState : Closable<broadcast::Publisher>, Openable<BroadcastState,
   }
 };
 
-struct SubscriberState : Closable<broadcast::Subscriber>,
+struct SubscriberState : PublishedState<broadcast::Subscriber>,
                          Openable<SubscriberState, broadcast::Subscriber, Subscriber>,
                          Deferred {
-  using Closable::Closable;
+  using PublishedState::PublishedState;
 
   static Subscriber wrap(std::unique_ptr<broadcast::Subscriber> made, std::shared_ptr<endpoint::Name> name) {
     const auto arena = made->ring()->arena();

@@ -14,8 +14,8 @@ using platform::WaitContext;
 
 namespace api {
 
-struct LatestState : Closable<Store>, Openable<LatestState, Store, Latest> {
-  using Closable::Closable;
+struct LatestState : PublishedState<Store>, Openable<LatestState, Store, Latest> {
+  using PublishedState::PublishedState;
 
   static Latest wrap(std::shared_ptr<Store> store, std::shared_ptr<endpoint::Name> name) {
     const auto arena = store->arena();
@@ -27,7 +27,7 @@ namespace {
 
 template <class Act>
 auto with_store(LatestState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
-  return with_thing<Store>(state, "Latest", timeout, stop, std::move(act));
+  return with_part<Store>(state, "Latest", timeout, stop, std::move(act));
 }
 
 Result<Version> to_version(Store& store, latest::Held held) {
@@ -113,7 +113,7 @@ void Latest::fail() {
   if (state_ != nullptr) state_->close([](Store& store) { store.close(memory::Failure::kNoExitCode); });
 }
 bool Latest::closed() const noexcept {
-  return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
+  return state_ == nullptr || state_->closed();
 }
 
 Latest make_latest(const LatestOptions& options) {

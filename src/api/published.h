@@ -4,9 +4,7 @@
 // Thread safety: any call from any thread, like the handles.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,91 +14,66 @@
 #include "endpoint/copy_policy.h"
 #include "endpoint/message_transfers.h"
 #include "endpoint/published.h"
+#include "endpoint/ring_port.h"
 #include "memory/transfers.h"
 
 namespace shmtree::api {
 
-// The part of an object that close() releases. A Thing has wake(), which wakes the threads that wait in its calls.
-template <class Thing>
-struct Closable {
-  Closable(std::shared_ptr<Thing> made, const std::shared_ptr<memory::Arena>& in, std::shared_ptr<endpoint::Name> known)
-      : arena(ArenaState::for_arena(in)), name(std::move(known)), thing(std::move(made)) {}
+// The state behind a handle. A Part has wake(), which wakes the threads that wait in its calls.
+template <class Part>
+struct PublishedState : endpoint::RingPort<Part> {
+  PublishedState(std::shared_ptr<Part> part, const std::shared_ptr<memory::Arena>& in,
+                 std::shared_ptr<endpoint::Name> name)
+      : endpoint::RingPort<Part>(std::move(part), std::move(name)), arena(ArenaState::for_arena(in)) {}
 
-  // Null after close().
-  std::shared_ptr<Thing> get() {
-    const std::lock_guard guard(mutex);
-    return thing;
-  }
-  // Releases the thing and the name, after `end(thing)`. Calls in progress return when they notice `closed`.
-  template <class End>
-  void close(End end) {
-    closed.store(true, std::memory_order_relaxed);
-    std::shared_ptr<Thing> last;  // Released outside the mutex.
-    std::shared_ptr<endpoint::Name> last_name;
-    {
-      const std::lock_guard guard(mutex);
-      last = std::move(thing);
-      last_name = std::move(name);
-    }
-    if (last != nullptr) end(*last);
-    memory::sweep_transfers();
-  }
-  std::shared_ptr<endpoint::Name> known_name() {
-    const std::lock_guard guard(mutex);
-    return name;
-  }
   // Returns a handle of `block`, the block of this object. The block stays alive in transit (api::give_handle()).
   Result<std::string> handle(memory::BlockRef block) {
-    return give_handle(arena->arena, memory::pack(block), known_name().get());
+    return give_handle(arena->arena, memory::pack(block), this->name().get());
   }
 
   const std::shared_ptr<ArenaState> arena;
-  platform::ForkSafeMutex mutex;
-  std::shared_ptr<endpoint::Name> name;  // under mutex
-  std::shared_ptr<Thing> thing;          // under mutex
-  std::atomic<bool> closed{false};
 };
 
 // Ends the waits of a call before its deadline: the object was closed, or a stop was requested.
-template <class Thing>
+template <class Part>
 class UntilEnded final : public endpoint::UntilDone {
  public:
-  UntilEnded(const std::atomic<bool>& closed, Thing& thing, const std::stop_token& stop) noexcept
-      : closed_(closed), stop_(stop), wake_(stop, Wake{&thing}) {}
-  bool ended() const noexcept override { return closed_.load(std::memory_order_relaxed) || stop_.stop_requested(); }
+  UntilEnded(const endpoint::RingPort<Part>& port, Part& part, const std::stop_token& stop) noexcept
+      : port_(port), stop_(stop), wake_(stop, Wake{&part}) {}
+  bool ended() const noexcept override { return port_.closed() || stop_.stop_requested(); }
 
  private:
   struct Wake {
-    Thing* thing;
-    void operator()() const noexcept { thing->wake(); }
+    Part* part;
+    void operator()() const noexcept { part->wake(); }
   };
-  const std::atomic<bool>& closed_;
+  const endpoint::RingPort<Part>& port_;
   const std::stop_token& stop_;
   std::stop_callback<Wake> wake_;
 };
 
-// Returns act(thing, wait), or kClosed if the object is closed. `what` names the object in errors. A null state is a
+// Returns act(part, wait), or kClosed if the object is closed. `name` names the object in errors. A null state is a
 // moved-from object.
-template <class Thing, class Act>
-auto with_thing(Closable<Thing>* state, const char* what, const Timeout& timeout, const std::stop_token& stop, Act act)
-    -> decltype(act(std::declval<Thing&>(), platform::WaitContext{})) {
-  return or_out_of_memory([&]() -> decltype(act(std::declval<Thing&>(), platform::WaitContext{})) {
-    const auto thing = state == nullptr ? nullptr : state->get();
-    if (thing == nullptr) return closed_here(what);
+template <class Part, class Act>
+auto with_part(PublishedState<Part>* state, const char* name, const Timeout& timeout, const std::stop_token& stop,
+               Act act) -> decltype(act(std::declval<Part&>(), platform::WaitContext{})) {
+  return or_out_of_memory([&]() -> decltype(act(std::declval<Part&>(), platform::WaitContext{})) {
+    const auto part = state == nullptr ? nullptr : state->part();
+    if (part == nullptr) return closed_here(name);
     Status goes_on = endpoint::check_stop(stop);
     if (!goes_on) return std::move(goes_on).error();
-    UntilEnded<Thing> until(state->closed, *thing, stop);
-    auto result = act(*thing, waiting(timeout, &until));
+    UntilEnded<Part> until(*state, *part, stop);
+    auto result = act(*part, waiting(timeout, &until));
     const bool was_closed = !result && result.code() == Code::kInterrupted && !stop.stop_requested();
-    if (was_closed) return closed_here(what, result.error());
+    if (was_closed) return closed_here(name, result.error());
     return result;
   });
 }
-// Returns read(thing), or 0 if the object is closed.
-template <class Thing, class Read>
-std::uint64_t number_of(Closable<Thing>* state, Read read) noexcept {
-  const auto thing = state == nullptr ? nullptr : state->get();
-  return thing == nullptr ? 0 : read(*thing);
+// Returns read(part), or 0 if the object is closed.
+template <class Part, class Read>
+std::uint64_t number_of(PublishedState<Part>* state, Read read) noexcept {
+  const auto part = state == nullptr ? nullptr : state->part();
+  return part == nullptr ? 0 : read(*part);
 }
 
 // A Message with its own FrameBuilder.
@@ -162,46 +135,46 @@ Result<Found> find_name(const std::string& name, discovery::NamedKind kind, cons
                         const Timeout& timeout = std::chrono::nanoseconds(0));
 // Opens the object that `options.name` names, for make_...() with exist_ok. Returns kInvalid if it is of another kind
 // or in another arena than the options ask for, and any error of check(object).
-template <class Thing, class Options, class Check>
-Result<std::pair<std::shared_ptr<Thing>, std::shared_ptr<endpoint::Name>>> open_known(const Options& options,
+template <class Part, class Options, class Check>
+Result<std::pair<std::shared_ptr<Part>, std::shared_ptr<endpoint::Name>>> open_known(const Options& options,
                                                                                       discovery::NamedKind kind,
                                                                                       const char* what,
                                                                                       const Check& check) {
   auto found = find_name(options.name, kind, what);
   if (!found) return std::move(found).error();
-  auto thing = Thing::open(found->arena, found->block, platform::WaitContext{});
-  if (!thing) return std::move(thing).error();
-  Status same = check_known(options.name, options.arena, found->arena, check(**thing));
+  auto part = Part::open(found->arena, found->block, platform::WaitContext{});
+  if (!part) return std::move(part).error();
+  Status same = check_known(options.name, options.arena, found->arena, check(**part));
   if (!same) return std::move(same).error();
-  return std::pair(std::move(*thing), std::move(found->name));
+  return std::pair(std::move(*part), std::move(found->name));
 }
 
-// Opens and makes objects of the public class Handle. `State::wrap(thing, name)` makes the handle.
-template <class State, class Thing, class Handle>
+// Opens and makes objects of the public class Handle. `State::wrap(part, name)` makes the handle.
+template <class State, class Part, class Handle>
 struct Openable {
   static Result<Handle> open(Result<Found> found) {
     if (!found) return std::move(found).error();
-    auto thing = Thing::open(found->arena, found->block, platform::WaitContext{});
-    if (!thing) return std::move(thing).error();
+    auto part = Part::open(found->arena, found->block, platform::WaitContext{});
+    if (!part) return std::move(part).error();
     found->note_arrival();
-    return State::wrap(std::move(*thing), std::move(found->name));
+    return State::wrap(std::move(*part), std::move(found->name));
   }
   // Makes a new object with `terms`. With exist_ok, opens the object of that name if there is one. Throws BadResult.
   template <class Options, class Terms>
   static Handle make(const Options& options, discovery::NamedKind kind, const char* what, const Terms& terms) try {
     check_named(options.name, options.exist_ok);
     const auto open_named = [&]() -> Result<Handle> {
-      auto known = open_known<Thing>(options, kind, what, [&](const Thing& it) { return it.check_options(terms); });
+      auto known = open_known<Part>(options, kind, what, [&](const Part& it) { return it.check_options(terms); });
       if (!known) return std::move(known).error();
       return State::wrap(std::move(known->first), std::move(known->second));
     };
     const auto make_new = [&]() -> Result<Handle> {
       const auto arena = home_for(options.arena, options.name);
-      auto thing = Thing::create(arena, terms, platform::WaitContext{});
-      if (!thing) return std::move(thing).error();
-      auto name = name_for(options.name, kind, arena, (*thing)->block());
+      auto part = Part::create(arena, terms, platform::WaitContext{});
+      if (!part) return std::move(part).error();
+      auto name = name_for(options.name, kind, arena, (*part)->block());
       if (!name) return std::move(name).error();
-      return State::wrap(std::move(*thing), std::move(*name));
+      return State::wrap(std::move(*part), std::move(*name));
     };
     return endpoint::open_or_make(options.exist_ok, open_named, make_new).value();
   } catch (const std::bad_alloc&) {

@@ -20,7 +20,7 @@ using Reader = broadcast::Subscriber;
 
 template <class Act>
 auto with_reader(SubscriberState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
-  return api::with_thing<Reader>(state, "Subscriber", timeout, stop, std::move(act));
+  return api::with_part<Reader>(state, "Subscriber", timeout, stop, std::move(act));
 }
 
 Error of_message(Error error, std::uint64_t ticket) {
@@ -177,7 +177,7 @@ Result<std::string> Subscriber::handle() const {
   return with_reader(state_.get(), {}, {}, [&](Reader& reader, const WaitContext&) -> Result<std::string> {
     auto block = reader.give();
     if (!block) return std::move(block).error();
-    return api::give_handle(state_->arena->arena, memory::pack(*block), state_->known_name().get());
+    return api::give_handle(state_->arena->arena, memory::pack(*block), state_->name().get());
   });
 }
 Result<Subscriber> Subscriber::open(const std::string& handle) {
@@ -196,7 +196,7 @@ void Subscriber::close() {
   });
 }
 bool Subscriber::closed() const noexcept {
-  return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
+  return state_ == nullptr || state_->closed();
 }
 
 }  // namespace shmtree

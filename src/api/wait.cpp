@@ -31,7 +31,7 @@ void close_descriptor(ChannelState* state) noexcept {
   if (!state->is_closed()) state->channel().watchers().close_wake_fd(End::kReceiving);
 }
 void close_descriptor(SubscriberState* state) noexcept {
-  if (const auto reader = state == nullptr ? nullptr : state->get()) reader->close_fd();
+  if (const auto reader = state == nullptr ? nullptr : state->part()) reader->close_fd();
 }
 
 // The descriptors that one call of wait() has opened. They stay open for the next call, unless this call fails.
@@ -73,7 +73,7 @@ Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<Cha
   return look.watch(std::move(fd));
 }
 Status look_at(SubscriberState* state, std::size_t position, Look& look, Opened<SubscriberState>& opened) {
-  const auto reader = state == nullptr ? nullptr : state->get();
+  const auto reader = state == nullptr ? nullptr : state->part();
   if (reader != nullptr) memory::poll_for_deaths(*reader->ring()->arena(), kSliceNs);
   if (reader == nullptr || state->has_deferred() || reader->ready()) {
     look.ready.push_back(position);

@@ -5,6 +5,7 @@
 
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/python_api.h"
+#include "bindings/cpython/unwrap.h"
 // After python_api.h, which configures Python.h.
 #include <pybind11/pybind11.h>
 
@@ -23,14 +24,7 @@ T& value_of(PyObject* object) {
 // the Python error that it threw.
 template <class T, auto function, class... Arguments>
 PyObject* call_fast(PyObject* object, Arguments... arguments) {
-  try {
-    return function(value_of<T>(object), arguments...).release().ptr();
-  } catch (pybind11::error_already_set& error) {
-    error.restore();
-  } catch (const pybind11::builtin_exception& error) {
-    error.set_error();
-  }
-  return nullptr;
+  return released([&] { return function(value_of<T>(object), arguments...); });
 }
 
 // Adds a method with the vectorcall convention to `cls`, the class of `T`. `function` takes the T and the arguments.

@@ -71,4 +71,16 @@ int one_of_keep_open(PyObject* keep_open) {
   return -1;
 }
 
+bool parse_count(PyObject* value, Py_ssize_t* count) {
+  if (PyBool_Check(value)) {  // get() of other queues has `block` as its first argument
+    PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", value);
+    return false;
+  }
+  Ref number(PyNumber_Index(value));
+  if (!number) return false;
+  *count = PyLong_AsSsize_t(number.get());
+  if (*count < 1 && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n is %zd; it must be at least 1", *count);
+  return *count >= 1;
+}
+
 }  // namespace shmtree::python

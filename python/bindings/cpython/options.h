@@ -25,4 +25,8 @@ int one_of(PyObject* value, const char* name, std::initializer_list<const char*>
 // truth.
 int one_of_keep_open(PyObject* keep_open);
 
+// Converts the argument `n` of a call that returns several objects: at least 1. TypeError for a bool, since get() of
+// other queues has `block` as its first argument.
+bool parse_count(PyObject* value, Py_ssize_t* count);
+
 }  // namespace shmtree::python

@@ -25,6 +25,19 @@ inline pybind11::object own(PyObject* object) {
   return pybind11::reinterpret_steal<pybind11::object>(object);
 }
 
+// Calls make(), which returns an object of pybind11. Returns a new reference, or null with the Python error that it threw.
+template <class Make>
+PyObject* released(Make make) {
+  try {
+    return make().release().ptr();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+  } catch (const pybind11::builtin_exception& error) {
+    error.set_error();
+  }
+  return nullptr;
+}
+
 // Gives a public class the metaclass `type`. pybind11's own metaclass is only needed for static properties.
 inline pybind11::metaclass plain_class() {
   return pybind11::metaclass(pybind11::handle(type_object(&PyType_Type)));

@@ -7,10 +7,18 @@
 #include <string>
 
 #include "bindings/bind.h"
-#include "bindings/endpoint/published.h"
+#include "bindings/cpython/options.h"
+#include "bindings/cpython/unwrap.h"
+#include "bindings/endpoint/frames.h"
+#include "bindings/endpoint/outgoing_object.h"
+#include "bindings/endpoint/put_methods.h"
 #include "bindings/endpoint/stalled_wait.h"
 #include "bindings/endpoint/subscriber.h"
 #include "bindings/objects/deaths.h"
+#include "bindings/objects/frame.h"
+#include "broadcast/publisher.h"
+#include "channel/wake_hub.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/published.h"
 #include "platform/clock.h"
 
@@ -21,32 +29,45 @@ using namespace py::literals;
 using broadcast::Policy;
 using broadcast::Publisher;
 using broadcast::Ring;
-using broadcast::Subscriber;
 using memory::Arena;
+using platform::Deadline;
 
 namespace {
 
-// The C++ part of a Broadcast object.
-class BroadcastEnd : public Closable<Publisher> {
- public:
-  BroadcastEnd(const std::shared_ptr<Ring>& ring, bool allows)
-      : Closable(std::make_shared<Publisher>(ring), "Broadcast"), allow_pickle(allows && ring->allows_pickle()) {}
-  std::shared_ptr<Ring> ring() const { return open()->ring(); }
-  const bool allow_pickle;
-  std::atomic<std::uint64_t> pickled{0};
-  StalledWait stalled_wait{};
+struct BroadcastEnd : RingEnd<BroadcastEnd, Publisher> {
+  static constexpr const char* kName = "Broadcast";
+  static constexpr const char* kRefuser = "this Broadcast";
+  static std::shared_ptr<Arena> arena_of(const Publisher& publisher) { return publisher.ring()->arena(); }
+
+  StalledWait stalled_wait;
+
+  // The functions of PutMethods and AckMethods.
+  static PyObject* put(PyObject* self, PyObject* object, Deadline deadline, bool move);
+  static PyObject* put_many(PyObject* self, PyObject* iterable, Deadline deadline);
+  static PyObject* wait_for_acks(PyObject* self, std::optional<std::uint64_t> ticket, Deadline deadline);
 };
 
 // Hooks for a put that waits for subscribers. They warn of a subscriber that blocks the put and was never used.
-class ReadersHooks final : public ClosableHooks {
+class ReadersHooks final : public RingHooks {
  public:
-  ReadersHooks(BroadcastEnd& end, const Ring& ring, py::handle block, py::handle timeout)
-      : ClosableHooks(end, block, timeout), stalled_wait_(end.stalled_wait), ring_(ring) {}
+  ReadersHooks(BroadcastEnd* self, const Ring& ring) noexcept
+      : RingHooks(self), stalled_wait_(self->stalled_wait), ring_(ring) {}
   void before_block() noexcept override {
     if (since_ns_ == 0) since_ns_ = platform::monotonic_ns();
-    ClosableHooks::before_block();
+    RingHooks::before_block();
   }
-  bool interrupted() noexcept override { return ClosableHooks::interrupted() || !check_for_unused(); }
+  bool interrupted() noexcept override { return RingHooks::interrupted() || !check_for_unused(); }
+
+  // Returns the result of a put: the ticket, or null with a Python error set.
+  PyObject* ticket_or_raise(const Result<std::uint64_t>& ticket) const {
+    return ticket ? PyLong_FromUnsignedLongLong(*ticket) : raise_waited(ticket.error());
+  }
+  PyObject* none_or_raise(const Status& status) const {
+    if (!status) return raise_waited(status.error());
+    Py_RETURN_NONE;
+  }
+
+ private:
   // Returns false if the warning was turned into an exception, which is set.
   bool check_for_unused() const noexcept try {
     if (since_ns_ == 0 || stalled_wait_.was_warned.load(std::memory_order_relaxed)) return true;
@@ -61,65 +82,189 @@ class ReadersHooks final : public ClosableHooks {
   } catch (const std::bad_alloc&) {  // the next check warns
     return true;
   }
-  template <class T>
-  T done_waiting(Result<T> result) {
-    const bool is_timeout = !result.ok() && (result.code() == Code::kFull || result.code() == Code::kTimeout);
-    if (is_timeout && !check_for_unused()) throw py::error_already_set();
-    return done(std::move(result));
+  PyObject* raise_waited(const Error& error) const {
+    const bool is_timeout = error.code == Code::kFull || error.code == Code::kTimeout;
+    return is_timeout && !check_for_unused() ? nullptr : raise(error);
   }
 
- private:
   StalledWait& stalled_wait_;
   const Ring& ring_;
   std::int64_t since_ns_ = 0;
 };
 
-Policy policy_of(const std::string& word) {
-  if (word == "block") return Policy::kBlock;
-  if (word == "skip") return Policy::kSkip;
-  if (word == "latest") return Policy::kLatest;
-  if (word == "raise") return Policy::kRaise;
-  throw py::value_error("on_lag is '" + word + "'; it must be 'block', 'skip', 'latest' or 'raise'");
+PyObject* put_object(BroadcastEnd* self, Publisher& publisher, PyObject* object, Deadline deadline, bool move) {
+  const Ring& ring = *publisher.ring();
+  ReadersHooks hooks(self, ring);
+  const platform::WaitContext wait{deadline, &hooks};
+  if (is_frame(object)) {
+    if (!may_go(self, object, {.allow_pickle = self->allow_pickle})) return nullptr;
+    return hooks.ticket_or_raise(endpoint::put(publisher, endpoint::WholeFrame(frame_bytes(object)), wait));
+  }
+  OutgoingObject message(*ring.arena(), move ? Lending::kMove : Lending::kOwn);
+  if (!message.encode(self, object, {.allow_pickle = self->allow_pickle})) return nullptr;
+  return hooks.ticket_or_raise(endpoint::put(publisher, message, wait));
 }
 
-std::uint64_t put_broadcast(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
-  const auto publisher = self.open();
-  ReadersHooks hooks(self, *publisher->ring(), block, timeout);
-  Published value(*publisher->ring()->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
-  return hooks.done_waiting(endpoint::put(*publisher, value, hooks.wait()));
+PyObject* BroadcastEnd::put(PyObject* self, PyObject* object, Deadline deadline, bool move) {
+  return with_open(self,
+                   [&](Publisher& publisher) { return put_object(of(self), publisher, object, deadline, move); });
 }
 
-void wait_until_passed(BroadcastEnd& self, std::optional<std::uint64_t> ticket, py::handle timeout) {
-  const auto publisher = self.open();
-  ReadersHooks hooks(self, *publisher->ring(), py::handle(), timeout);
-  hooks.done_waiting(publisher->wait_until_passed(ticket, hooks.wait()));
+PyObject* BroadcastEnd::put_many(PyObject* self, PyObject* iterable, Deadline deadline) {
+  const Ref iterator(PyObject_GetIter(iterable));
+  if (!iterator) return nullptr;
+  std::uint64_t sent = 0;
+  while (const Ref item{PyIter_Next(iterator.get())}) {
+    if (!Ref(put(self, item.get(), deadline, false))) break;
+    ++sent;
+  }
+  if (!PyErr_Occurred()) return PyLong_FromUnsignedLongLong(sent);
+  add_to_exception("sent", sent);
+  return nullptr;
 }
 
-void wait_for_subscribers(BroadcastEnd& self, std::uint64_t n, py::handle timeout) {
-  const auto ring = self.ring();
-  ClosableHooks hooks(self, py::handle(), timeout);
-  hooks.done(ring->wait_for_readers(n, hooks.wait()));
+PyObject* BroadcastEnd::wait_for_acks(PyObject* self, std::optional<std::uint64_t> ticket, Deadline deadline) {
+  return with_open(self, [&](Publisher& publisher) {
+    ReadersHooks hooks(of(self), *publisher.ring());
+    return hooks.none_or_raise(publisher.wait_until_passed(ticket, {deadline, &hooks}));
+  });
 }
 
-std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& on_lag, bool from_oldest,
-                                         py::handle timeout) {
-  const auto ring = self.ring();
-  ClosableHooks hooks(self, py::handle(), timeout);
-  auto made = hooks.done(Subscriber::create(ring, policy_of(on_lag), from_oldest, hooks.wait()));
-  return std::make_unique<SubscriberEnd>(std::move(made), self.allow_pickle);
+PyObject* attach_broadcast(PyObject* self, PyObject* args) {
+  PyObject *ring = nullptr, *name = nullptr;
+  int allow_pickle = 0;
+  if (!PyArg_ParseTuple(args, "OpO", &ring, &allow_pickle, &name)) return nullptr;
+  return released([&]() -> py::object {
+    auto core = py::handle(ring).cast<std::shared_ptr<Ring>>();
+    const bool allowed = allow_pickle != 0 && core->allows_pickle();
+    BroadcastEnd::of(self)->attach(std::make_shared<Publisher>(std::move(core)), allowed, name);
+    return py::none();
+  });
 }
 
-py::dict broadcast_stats(const BroadcastEnd& self) {
-  const auto ring = self.ring();
-  notice_deaths(*ring->arena(), 0);
-  return py::dict("put"_a = ring->tail(), "capacity"_a = ring->capacity(), "history"_a = ring->history(),
-                  "kept"_a = ring->tail() - ring->oldest(), "subscribers"_a = ring->readers(),
-                  "publishers"_a = ring->publishers(), "pickled"_a = self.pickled.load());
+PyObject* wait_for_subscribers(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<2> kSignature{"wait_for_subscribers", {"n", "timeout"}, 2, 1};
+  PyObject* given[2];
+  Deadline deadline;
+  std::uint64_t count = 0;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_natural(given[0], "n", &count) ||
+      !parse_deadline(nullptr, given[1], &deadline)) {
+    return nullptr;
+  }
+  return BroadcastEnd::with_open(self, [&](Publisher& publisher) -> PyObject* {
+    RingHooks hooks(as_end(self));
+    const Status attached = publisher.ring()->wait_for_readers(count, {deadline, &hooks});
+    if (!attached) return hooks.raise(attached.error());
+    Py_RETURN_NONE;
+  });
 }
+
+// Arguments: the Python class of the subscriber, start, on_lag, timeout.
+PyObject* subscribe(PyObject* self, PyObject* args) {
+  static constexpr Policy kPolicies[] = {Policy::kBlock, Policy::kSkip, Policy::kLatest, Policy::kRaise};
+  PyObject *cls = nullptr, *start = nullptr, *on_lag = nullptr, *timeout = nullptr;
+  Deadline deadline;
+  if (!PyArg_ParseTuple(args, "O!OOO", &PyType_Type, &cls, &start, &on_lag, &timeout)) return nullptr;
+  const int oldest = one_of(start, "start", {"next", "oldest"});
+  const int policy = oldest < 0 ? -1 : one_of(on_lag, "on_lag", {"block", "skip", "latest", "raise"});
+  if (policy < 0 || !parse_deadline(nullptr, timeout, &deadline)) return nullptr;
+  return BroadcastEnd::with_open(self, [&](Publisher& publisher) -> PyObject* {
+    RingHooks hooks(as_end(self));
+    auto subscriber =
+        broadcast::Subscriber::create(publisher.ring(), kPolicies[policy], oldest == 1, {deadline, &hooks});
+    if (!subscriber) return hooks.raise(subscriber.error());
+    return new_subscriber(reinterpret_cast<PyTypeObject*>(cls), std::move(*subscriber), as_end(self)->allow_pickle,
+                          BroadcastEnd::of(self)->port.name());
+  });
+}
+
+PyObject* broadcast_stats(PyObject* self, PyObject*) {
+  return BroadcastEnd::with_open(self, [&](Publisher& publisher) {
+    Ring& ring = *publisher.ring();
+    notice_deaths(*ring.arena(), 0);
+    return released([&] {
+      return py::dict("put"_a = ring.tail(), "capacity"_a = ring.capacity(), "history"_a = ring.history(),
+                      "kept"_a = ring.tail() - ring.oldest(), "subscribers"_a = ring.readers(),
+                      "publishers"_a = ring.publishers(), "pickled"_a = as_end(self)->pickled.load());
+    });
+  });
+}
+
+PyObject* broadcast_has_space(PyObject* self, PyObject*) {
+  return BroadcastEnd::with_open(
+      self, [](Publisher& publisher) { return PyBool_FromLong(publisher.ring()->has_space()); });
+}
+
+PyObject* first_unread(PyObject* self, PyObject*) {
+  return BroadcastEnd::with_open(
+      self, [](Publisher& publisher) { return PyLong_FromUnsignedLongLong(publisher.ring()->first_unread()); });
+}
+
+PyObject* name_of_space(PyObject* self, PyObject*) {
+  return BroadcastEnd::with_open(self, [](Publisher& publisher) {
+    const platform::WakeText name = publisher.ring()->space_name();
+    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+  });
+}
+
+// Arguments: first_unread, hub.
+PyObject* await_space(PyObject* self, PyObject* args) {
+  unsigned long long before = 0;
+  PyObject* hub = nullptr;
+  if (!PyArg_ParseTuple(args, "KO", &before, &hub)) return nullptr;
+  const auto publisher = BroadcastEnd::of(self)->port.part();
+  if (!publisher) Py_RETURN_TRUE;
+  Ring& ring = *publisher->ring();
+  const Status asked = ring.await_space(py::handle(hub).cast<channel::WakeHub&>().address());
+  return asked ? PyBool_FromLong(ring.first_unread() != before) : raise(asked.error());
+}
+
+PyObject* is_ready_for_put(PyObject* self, PyObject* given) {
+  const unsigned long long before = PyLong_AsUnsignedLongLong(given);
+  if (PyErr_Occurred()) return nullptr;
+  const auto publisher = BroadcastEnd::of(self)->port.part();
+  if (!publisher) Py_RETURN_TRUE;
+  Ring& ring = *publisher->ring();
+  return PyBool_FromLong(ring.first_unread() != before || (ring.drop_dead() && ring.first_unread() != before));
+}
+
+PyObject* get_ring(PyObject* self, void*) {
+  return BroadcastEnd::with_open(
+      self, [](Publisher& publisher) { return released([&] { return py::cast(publisher.ring()); }); });
+}
+
+PyObject* get_capacity(PyObject* self, void*) {
+  return BroadcastEnd::with_open(
+      self, [](Publisher& publisher) { return PyLong_FromUnsignedLongLong(publisher.ring()->capacity()); });
+}
+
+PyObject* get_pending(PyObject* self, void*) {
+  return BroadcastEnd::with_open(
+      self, [](Publisher& publisher) { return PyLong_FromUnsignedLongLong(publisher.pending()); });
+}
+
+const PyMethodDef kBroadcastMethods[] = {
+    {"wait_for_subscribers", as_method<wait_for_subscribers>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"has_space", as_method<broadcast_has_space>(), METH_NOARGS, nullptr},
+    {"_attach", as_method<attach_broadcast>(), METH_VARARGS, nullptr},
+    {"_subscribe", as_method<subscribe>(), METH_VARARGS, nullptr},
+    {"_stats", as_method<broadcast_stats>(), METH_NOARGS, nullptr},
+    {"_first_unread", as_method<first_unread>(), METH_NOARGS, nullptr},
+    {"_name_to_put", as_method<name_of_space>(), METH_NOARGS, nullptr},
+    {"_await_to_put", as_method<await_space>(), METH_VARARGS, nullptr},
+    {"_ready_to_put", as_method<is_ready_for_put>(), METH_O, nullptr},
+};
+
+const PyGetSetDef kBroadcastAttributes[] = {
+    {"_name", guarded<name_of_end<BroadcastEnd>>, nullptr, nullptr, nullptr},
+    {"_shared", guarded<get_ring>, nullptr, nullptr, nullptr},
+    {"capacity", guarded<get_capacity>, nullptr, nullptr, nullptr},
+    {"pending_acks", guarded<get_pending>, nullptr, nullptr, nullptr},
+};
 
 }  // namespace
 
-void bind_broadcast(py::module_& module) {
+void bind_ring(py::module_& module) {
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", plain_class())
       .def_static(
           "create",
@@ -127,19 +272,18 @@ void bind_broadcast(py::module_& module) {
              bool allow_pickle, bool waits) {
             GilHooks hooks;
             broadcast::Options options{capacity, history, max_bytes, allow_pickle, waits};
-            return unwrap(Ring::create(std::move(arena), options, {platform::Deadline(), &hooks}));
+            return unwrap(Ring::create(std::move(arena), options, {Deadline(), &hooks}));
           },
           "arena"_a, "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
       .def_static(
           "open",
           [](const std::shared_ptr<Arena>& arena, std::uint64_t block) {
             GilHooks hooks;
-            return unwrap(Ring::open(arena, memory::unpack(block), {platform::Deadline(), &hooks}));
+            return unwrap(Ring::open(arena, memory::unpack(block), {Deadline(), &hooks}));
           },
           "arena"_a, "block"_a)
       .def_property_readonly("arena", [](const Ring& ring) { return ring.arena(); })
       .def_property_readonly("block", [](const Ring& ring) { return memory::pack(ring.block()); })
-      .def_property_readonly("capacity", &Ring::capacity)
       .def(
           "check_options",
           [](const Ring& ring, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
@@ -149,46 +293,15 @@ void bind_broadcast(py::module_& module) {
           "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
       .def("progress", &progress_of)
       .def("check", &Ring::check);
-  py::class_<BroadcastEnd>(module, "BroadcastBase", plain_class())
-      .def(py::init<std::shared_ptr<Ring>, bool>(), "ring"_a, "allow_pickle"_a)
-      .def_property_readonly("_ring", &BroadcastEnd::ring)
-      .def_property_readonly("closed", [](const BroadcastEnd& self) { return self.is_closed(); })
-      .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
-      .def("_put", &put_broadcast, "obj"_a, "block"_a, "timeout"_a, "move"_a)
-      .def("has_space", [](const BroadcastEnd& self) { return self.ring()->has_space(); })
-      .def("_first_unread", [](const BroadcastEnd& self) { return self.ring()->first_unread(); })
-      .def("_name_to_put",
-           [](const BroadcastEnd& self) {
-             const platform::WakeText name = self.ring()->space_name();
-             return py::bytes(name.data(), name.size());
-           })
-      .def(
-          "_await_to_put",
-          [](const BroadcastEnd& self, std::uint64_t first_unread, const channel::WakeHub& hub) {
-            if (self.is_closed()) return true;
-            const auto ring = self.ring();
-            unwrap(ring->await_space(hub.address()));
-            return ring->first_unread() != first_unread;
-          },
-          "first_unread"_a, "hub"_a)
-      .def(
-          "_ready_to_put",
-          [](const BroadcastEnd& self, std::uint64_t first_unread) {
-            if (self.is_closed()) return true;
-            const auto ring = self.ring();
-            return ring->first_unread() != first_unread || (ring->drop_dead() && ring->first_unread() != first_unread);
-          },
-          "first_unread"_a)
-      .def_property_readonly("pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); })
-      .def("_wait_for_subscribers", &wait_for_subscribers, "n"_a, "timeout"_a)
-      .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
-      .def("_subscribe", &subscribe, "on_lag"_a, "from_oldest"_a, "timeout"_a)
-      .def("_stats", &broadcast_stats)
-      .def("close",
-           [](BroadcastEnd& self) {
-             if (const auto last = self.close()) last->close();
-           })
-      .def("_fail", &fail_publisher<BroadcastEnd>, "exit_code"_a);
+}
+
+bool init_broadcast(PyObject* module) {
+  return add_end_type(module, {"shmtree._core.BroadcastBase",
+                               sizeof(BroadcastEnd),
+                               guarded<BroadcastEnd::make>,
+                               {PutMethods<BroadcastEnd>::table(), AckMethods<BroadcastEnd>::table(),
+                                publishing_methods(), kBroadcastMethods},
+                               {kBroadcastAttributes}});
 }
 
 }  // namespace shmtree::python

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <string>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_hooks.h"
 #include "bindings/objects/deaths.h"
 #include "platform/clock.h"
 
@@ -26,18 +26,6 @@ using channel::End;
 using endpoint::Name;
 
 namespace {
-
-PyObject* get_closed(PyObject* self, void*) {
-  return PyBool_FromLong(as_endpoint(self)->port.closed());
-}
-
-PyObject* get_allow_pickle(PyObject* self, void*) {
-  return PyBool_FromLong(as_endpoint(self)->allow_pickle);
-}
-
-PyObject* get_pickled(PyObject* self, void*) {
-  return PyLong_FromUnsignedLongLong(as_endpoint(self)->pickled.load(std::memory_order_relaxed));
-}
 
 PyObject* get_channel(PyObject* self, void*) {
   auto channel = any_channel(as_endpoint(self));
@@ -58,12 +46,6 @@ int set_name(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
-PyObject* close_all(PyObject* self, PyObject*) {
-  note_size(as_endpoint(self));
-  for (const End which : channel::kEnds) as_endpoint(self)->port.close(which);
-  return run_close_callback(self);
-}
-
 PyObject* attach_inherited(PyObject* self, PyObject*) {
   const endpoint::Call call(as_endpoint(self)->port);
   for (const End which : channel::kEnds) {
@@ -77,30 +59,15 @@ PyObject* expect_no_end(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-const PyMethodDef common_methods[] = {
+const PyMethodDef kEndpointMethods[] = {
     {"_attach_inherited", as_method<attach_inherited>(), METH_NOARGS, nullptr},
     {"_expect_no_end", as_method<expect_no_end>(), METH_NOARGS, nullptr},
-    {"close", as_method<close_all>(), METH_NOARGS, nullptr},
 };
 
-const PyGetSetDef common_attributes[] = {
-    {"closed", guarded<get_closed>, nullptr, nullptr, nullptr},
-    {"allow_pickle", guarded<get_allow_pickle>, nullptr, nullptr, nullptr},
-    {"_pickled", guarded<get_pickled>, nullptr, nullptr, nullptr},
+const PyGetSetDef kEndpointAttributes[] = {
     {"_channel", guarded<get_channel>, nullptr, nullptr, nullptr},
     {"_name", guarded<get_name>, guarded<set_name>, nullptr, nullptr},
 };
-
-// Joins tables into one, which ends with an empty entry. The table is never freed, like the types that use it.
-template <class Entry>
-Entry* joined(const std::vector<std::span<const Entry>>& tables) {
-  std::size_t count = 1;
-  for (const auto& table : tables) count += table.size();
-  auto* const all = new Entry[count]{};
-  Entry* end = all;
-  for (const auto& table : tables) end = std::copy(table.begin(), table.end(), end);
-  return all;
-}
 
 // All Endpoint objects of this process, the newest first. Changed under the mutex; the GIL suffices to read it.
 platform::ForkSafeMutex endpoints_mutex;
@@ -119,34 +86,62 @@ void remove_from_all(Endpoint* self) noexcept {
   if (self->next) self->next->previous = self->previous;
 }
 
-void dealloc_endpoint(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  remove_from_all(as_endpoint(self));
-  as_endpoint(self)->port.~Port();
-  Py_XDECREF(as_endpoint(self)->deferred.load());
-  type->tp_free(self);
-  Py_DECREF(type);
+// --- Functions of EndKind --------------------------------------------------------------------------------------------
+
+bool is_closed(const EndObject* self) noexcept {
+  return static_cast<const Endpoint*>(self)->port.closed();
 }
+
+void close_both(EndObject* self) noexcept {
+  note_size(static_cast<Endpoint*>(self));
+  for (const End which : channel::kEnds) static_cast<Endpoint*>(self)->port.close(which);
+}
+
+void fail_sender(EndObject* self, memory::Failure failure) noexcept {
+  static_cast<Endpoint*>(self)->port.fail(End::kSending, failure);
+}
+
+std::shared_ptr<memory::Arena> arena_of(EndObject* self) {
+  const auto channel = any_channel(static_cast<Endpoint*>(self));
+  return channel ? channel->arena() : nullptr;
+}
+
+PyObject* new_array_of_sender(EndObject* self, const ArrayRequest& request) {
+  Endpoint* const end = static_cast<Endpoint*>(self);
+  return with_any(reinterpret_cast<PyObject*>(self), [&](Channel& channel) {
+    EndHooks hooks(end, End::kSending);
+    PyObject* array = new_array(channel.arena(), request, hooks);
+    if (!array && hooks.was_closed()) set_closed_here(end);
+    return array;
+  });
+}
+
+const char* refuser_of_pickles(const EndObject* self) noexcept {
+  if (static_cast<const Endpoint*>(self)->port.channel().allows_pickle()) return "this end";
+  return self->allow_pickle ? "the process that created the channel"
+                            : "the process that created the channel and of this end";
+}
+
+void destroy(EndObject* self) noexcept {
+  remove_from_all(static_cast<Endpoint*>(self));
+  static_cast<Endpoint*>(self)->port.~Port();
+}
+
+void set_closed(const EndObject* self) noexcept {
+  set_closed_here(static_cast<const Endpoint*>(self));
+}
+
+constexpr EndKind kChannelEnds{is_closed, close_both, fail_sender,        arena_of, new_array_of_sender,
+                               set_closed, refuser_of_pickles, destroy};
 
 }  // namespace
 
-bool add_end_type(PyObject* module, const EndType& made) {
-  std::vector<std::span<const PyMethodDef>> methods(made.methods);
-  methods.emplace_back(common_methods);
-  std::vector<PyType_Slot> slots = {
-      {Py_tp_new, reinterpret_cast<void*>(made.make)},
-      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_endpoint)},
-      {Py_tp_methods, joined(methods)},
-      {Py_tp_getset, joined<PyGetSetDef>({common_attributes, made.attributes})},
-  };
-  if (made.iterates) {
-    slots.push_back({Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)});
-    slots.push_back({Py_tp_iternext, reinterpret_cast<void*>(guarded<next_object>)});
-  }
-  slots.push_back({0, nullptr});
-  PyType_Spec spec = {made.name, sizeof(Endpoint), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots.data()};
-  const Ref type(PyType_FromSpec(&spec));
-  return type && PyModule_AddObjectRef(module, std::strrchr(made.name, '.') + 1, type.get()) == 0;
+std::span<const PyMethodDef> endpoint_methods() {
+  return kEndpointMethods;
+}
+
+std::span<const PyGetSetDef> endpoint_attributes() {
+  return kEndpointAttributes;
 }
 
 bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End> ends, bool allow_pickle) {
@@ -172,15 +167,10 @@ bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End>
   return attached.ok();
 }
 
-const char* refuser_of_pickles(const Endpoint& self) noexcept {
-  if (self.port.channel().allows_pickle()) return "this end";
-  return self.allow_pickle ? "the process that created the channel"
-                           : "the process that created the channel and of this end";
-}
-
 Ref alloc_endpoint(PyTypeObject* type) {
   Ref self(type->tp_alloc(type, 0));
   if (!self) return self;
+  as_endpoint(self.get())->kind = &kChannelEnds;
   new (&as_endpoint(self.get())->port) endpoint::Port();
   add_to_all(as_endpoint(self.get()));
   return self;
@@ -196,21 +186,6 @@ PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End
   Ref self = alloc_endpoint(type);
   if (!self) return nullptr;
   return attach_endpoint(as_endpoint(self.get()), given, {end}, allow_pickle != 0) ? self.release() : nullptr;
-}
-
-namespace {
-
-PyObject* close_callback = nullptr;  // set when the package is imported
-
-}  // namespace
-
-void set_close_callback(PyObject* callback) {
-  Py_INCREF(callback);
-  Py_XDECREF(std::exchange(close_callback, callback));
-}
-
-PyObject* run_close_callback(PyObject* self) {
-  return close_callback ? call_python(close_callback, self) : Py_NewRef(Py_None);
 }
 
 void note_size(Endpoint* self) noexcept {

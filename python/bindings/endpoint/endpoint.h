@@ -1,7 +1,6 @@
 // The common part of the Python objects for ends of a channel: a sender, a receiver, and a queue, which has both ends.
 //
-// All calls need the GIL. Threads may close an end, or take its deferred exception, while other threads are in calls of
-// it.
+// All calls need the GIL.
 //
 // endpoint::Port manages the object's share of the channel. This file adds what only Python needs.
 #pragma once
@@ -13,6 +12,7 @@
 #include <span>
 
 #include "bindings/cpython/python_api.h"
+#include "bindings/endpoint/end_object.h"
 #include "endpoint/port.h"
 
 namespace shmtree::python {
@@ -25,19 +25,16 @@ struct StalledWait {
   std::atomic<bool> was_warned;
 };
 
-struct Endpoint {
-  PyObject_HEAD endpoint::Port port;
-  bool allow_pickle;
+struct Endpoint : EndObject {
+  endpoint::Port port;
   bool is_queue;
-  bool sends_requests;              // of a Client: may put into the channel of a Service
-  std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
+  bool sends_requests;  // of a Client: may put into the channel of a Service
   StalledWait stalled_wait;
   std::atomic<unsigned long> getter;    // the thread that last blocked for a message; 0: none
   std::atomic<std::int64_t> getter_ns;  // when it began to wait
   // Receive count, plus one, at the last fileno() that found a message.
   std::atomic<std::uint64_t> polled;
   std::atomic<std::uint32_t> polled_again;  // calls of fileno() since then that found the same message
-  std::atomic<std::uint64_t> pickled;       // messages passed to put() that needed a pickle
   // Messages and capacity of a queue when this object of it was closed.
   std::atomic<std::uint64_t> last_size, last_capacity;
   Endpoint *previous, *next;  // links of the list of all objects of this process
@@ -49,7 +46,7 @@ constexpr channel::End end_of(bool receiving) noexcept {
 }
 
 inline Endpoint* as_endpoint(PyObject* object) noexcept {
-  return reinterpret_cast<Endpoint*>(object);
+  return static_cast<Endpoint*>(as_end(object));
 }
 
 // Returns the channel, within a Call, or null with ChannelClosed set. Also does deferred work.
@@ -105,30 +102,12 @@ void for_each_inherited(Visit visit) {
   }
 }
 
-// Description of an end's type: tables that are joined.
-struct EndType {
-  const char* name;
-  newfunc make;
-  std::initializer_list<std::span<const PyMethodDef>> methods;
-  std::span<const PyGetSetDef> attributes;  // besides the attributes that all ends have
-  bool iterates;
-};
-// Makes the type and adds it to the module. Returns false with a Python error set.
-bool add_end_type(PyObject* module, const EndType& made);
 // Make an object without any end, and an object with one end.
 Ref alloc_endpoint(PyTypeObject* type);
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
 // Attaches the object to these ends. Returns false with a Python error set.
 bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<channel::End> ends, bool allow_pickle);
 
-// Returns the text that name_refuser() uses for an object that refuses pickles.
-[[gnu::cold]] const char* refuser_of_pickles(const Endpoint& self) noexcept;
-
-// Sets the one Python callable (which returns None) that runs with an object after one of its ends was closed. It wakes
-// threads and tasks that do not wait in a call of the object.
-void set_close_callback(PyObject* callback);
-// Calls that callable with `self`. Returns None, or null with a Python error set.
-PyObject* run_close_callback(PyObject* self);
 // Returns the descriptor for poll loops that this function of the channel's Watchers makes.
 PyObject* descriptor(PyObject* self, channel::End which, Result<int> (channel::Watchers::*get)(channel::End));
 // Returns a descriptor that is readable while the end is ready.
@@ -145,15 +124,14 @@ class EndHooks;
 // Returns the result of a put: the ticket for a sender, None for a queue. Returns null with a Python error set.
 PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
 
-// Methods of senders and queues (sender.cpp), and of receivers and queues (receiver.cpp).
+// Tables of methods: of all ends of channels, of senders and queues (sender.cpp), of receivers and queues
+// (receiver.cpp). Those of put_methods.h and get_methods.h are apart.
+std::span<const PyMethodDef> endpoint_methods();
+std::span<const PyGetSetDef> endpoint_attributes();
+std::span<const PyMethodDef> putting_methods();
 std::span<const PyMethodDef> sending_methods();
+std::span<const PyMethodDef> getting_methods();
 std::span<const PyMethodDef> receiving_methods();
 PyObject* next_object(PyObject* self);  // tp_iternext
-
-// Create the types and add them to the module. Return false with a Python error set.
-bool init_sender(PyObject* module);
-bool init_receiver(PyObject* module);
-bool init_queue(PyObject* module);
-bool init_delivery(PyObject* module);
 
 }  // namespace shmtree::python

@@ -72,11 +72,8 @@ void add_path(std::span<const std::byte> frame, const format::FrameContents& con
   }
 }
 
-bool may_go(Endpoint* self, std::span<const std::byte> bytes, const format::FrameContents& contents,
-            bool known_portable) {
-  const Channel& channel = self->port.channel();
-  const endpoint::Terms terms{.allow_pickle = self->allow_pickle && channel.allows_pickle(),
-                              .portable = channel.is_portable()};
+bool may_go(EndObject* self, std::span<const std::byte> bytes, const format::FrameContents& contents,
+            bool known_portable, const endpoint::Terms& terms) {
   const Status may = endpoint::check_may_go(contents, terms, known_portable);
   if (may.ok()) {
     if (contents.has_pickle) self->pickled.fetch_add(1, std::memory_order_relaxed);
@@ -84,11 +81,16 @@ bool may_go(Endpoint* self, std::span<const std::byte> bytes, const format::Fram
   }
   raise(may.error());
   if (may.code() == Code::kPickleRefused) {
-    name_refuser(refuser_of_pickles(*self));
+    name_refuser(self->kind->refuser(self));
   } else {
     add_path(bytes, contents);
   }
   return false;
+}
+
+endpoint::Terms terms_of(const Endpoint& self) noexcept {
+  const Channel& channel = self.port.channel();
+  return {.allow_pickle = self.allow_pickle && channel.allows_pickle(), .portable = channel.is_portable()};
 }
 
 PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -104,7 +106,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   if (!frame.take(given[0])) return nullptr;
   const endpoint::Call call(self->port, End::kSending);
   Channel* channel = begin_sending(self);
-  if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable)) return nullptr;
+  if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable, terms_of(*self))) return nullptr;
   EndHooks hooks(self, End::kSending);
   return ticket_or_error(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
 }
@@ -208,8 +210,11 @@ const PyMethodDef taking[] = {
 
 }  // namespace
 
+bool may_go(EndObject* self, PyObject* frame, const endpoint::Terms& terms) {
+  return may_go(self, frame_bytes(frame), as_frame(frame)->contents, as_frame(frame)->known_portable, terms);
+}
 bool may_go(Endpoint* self, PyObject* frame) {
-  return may_go(self, frame_bytes(frame), as_frame(frame)->contents, as_frame(frame)->known_portable);
+  return may_go(self, frame, terms_of(*self));
 }
 
 std::span<const PyMethodDef> frame_putting_methods() {

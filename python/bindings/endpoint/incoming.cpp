@@ -101,7 +101,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   }
   if (object) [[likely]]
     return object;
-  if (!context.allow_pickle) name_refuser(refuser_of_pickles(*self));
+  if (!context.allow_pickle) name_refuser(self->kind->refuser(self));
   if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
   if (PyErr_ExceptionMatches(error_types().incompatible_message)) {
     add_frame(*channel.arena(), message, context.allow_pickle, channel.was_always_portable());
@@ -117,20 +117,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
 }
 
 channel::Channel* begin_receiving(Endpoint* self) {
-  if (self->deferred.load(std::memory_order_relaxed)) [[unlikely]] {
-    Ref exception(self->deferred.exchange(nullptr));
-    if (!exception) return open_channel(self, channel::End::kReceiving);  // another thread took it first
-    PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
-    return nullptr;
-  }
-  return open_channel(self, channel::End::kReceiving);
-}
-
-// Drops the traceback, because its frames would keep this object alive.
-void defer_exception(Endpoint* self) {
-  Ref exception = take_exception();
-  PyException_SetTraceback(exception.get(), Py_None);
-  Py_XDECREF(self->deferred.exchange(exception.release()));
+  return raise_deferred(self) ? nullptr : open_channel(self, channel::End::kReceiving);
 }
 
 void defer_error(Endpoint* self, const Error& error) {
@@ -143,18 +130,6 @@ void defer_failed_build(Endpoint* self, bool may_retry) {
   } else {
     defer_exception(self);
   }
-}
-
-bool parse_count(PyObject* value, Py_ssize_t* count) {
-  if (PyBool_Check(value)) {  // get() of other queues has `block` as its first argument
-    PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", value);
-    return false;
-  }
-  Ref number(PyNumber_Index(value));
-  if (!number) return false;
-  *count = PyLong_AsSsize_t(number.get());
-  if (*count < 1 && !PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "n is %zd; it must be at least 1", *count);
-  return *count >= 1;
 }
 
 }  // namespace shmtree::python

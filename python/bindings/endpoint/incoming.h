@@ -40,16 +40,12 @@ class Objects {
 
 // For calls that receive. Returns the channel, or null with a Python error set, which may come from an earlier call.
 channel::Channel* begin_receiving(Endpoint* self);
-// Moves the current exception to the next call, because this call has received items that it must return first.
-void defer_exception(Endpoint* self);
 // Keeps the error of a receive after the first item for the next call, if that call would not get it again, such as
 // PeerDied, which is reported once. An empty channel is no error, since another receiver may have taken the message.
 void defer_error(Endpoint* self, const Error& error);
 // Keeps the exception of a failed build for the next call. Drops the exception if memory ran out and the message may be
 // built again, because the next call tries that.
 void defer_failed_build(Endpoint* self, bool may_retry);
-// Parses the argument `n`, which is at least 1. Returns false with a Python error set.
-bool parse_count(PyObject* value, Py_ssize_t* count);
 
 // Makes a Delivery object without its item. Returns null with a Python error set, and then nacks the message.
 PyObject* new_delivery(channel::Delivery delivery);

@@ -3,12 +3,19 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <utility>
 
 #include "bindings/bind.h"
-#include "bindings/cpython/fast_method.h"
-#include "bindings/endpoint/published.h"
+#include "bindings/cpython/arguments.h"
+#include "bindings/cpython/guarded.h"
+#include "bindings/cpython/options.h"
+#include "bindings/endpoint/frames.h"
+#include "bindings/endpoint/outgoing_object.h"
+#include "bindings/endpoint/ring_end.h"
+#include "bindings/objects/frame.h"
 #include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/published.h"
 
 namespace shmtree::python {
@@ -18,93 +25,200 @@ using namespace py::literals;
 using latest::Held;
 using latest::Store;
 using memory::Arena;
+using platform::Deadline;
 
 namespace {
 
-// The C++ part of a Latest object.
-class LatestEnd : public Closable<Store> {
- public:
-  LatestEnd(const std::shared_ptr<Store>& store, bool allows)
-      : Closable(store, "Latest"), allow_pickle(allows && store->allows_pickle()) {}
-  const bool allow_pickle;
-  std::atomic<std::uint64_t> pickled{0};  // versions that needed a pickle
+struct LatestEnd : RingEnd<LatestEnd, Store> {
+  static constexpr const char* kName = "Latest";
+  static constexpr const char* kRefuser = "this Latest";
+  static std::shared_ptr<Arena> arena_of(const Store& store) { return store.arena(); }
 };
 
-std::uint64_t publish(LatestEnd& self, py::handle object, py::handle timeout, bool move) {
-  const auto store = self.open();
-  ClosableHooks hooks(self, py::handle(), timeout);
-  Published value(*store->arena(), object.ptr(), self.allow_pickle, move, "this Latest", self.pickled);
-  return hooks.done(endpoint::publish(*store, value, hooks.wait()));
+PyObject* publish_object(LatestEnd* self, Store& store, PyObject* object, Deadline deadline, bool move) {
+  RingHooks hooks(self);
+  const platform::WaitContext wait{deadline, &hooks};
+  const auto version_or_raise = [&](const Result<std::uint64_t>& version) {
+    return version ? PyLong_FromUnsignedLongLong(*version) : hooks.raise(version.error());
+  };
+  if (is_frame(object)) {
+    if (!may_go(self, object, {.allow_pickle = self->allow_pickle})) return nullptr;
+    return version_or_raise(endpoint::publish(store, endpoint::WholeFrame(frame_bytes(object)), wait));
+  }
+  OutgoingObject message(*store.arena(), move ? Lending::kMove : Lending::kOwn);
+  if (!message.encode(self, object, {.allow_pickle = self->allow_pickle})) return nullptr;
+  return version_or_raise(endpoint::publish(store, message, wait));
 }
 
-py::tuple decoded(const Held& held, const Store& store, py::handle copy, bool allow_pickle) {
+PyObject* publish(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<3> kSignature{"publish", {"obj", "timeout", "move"}, 2, 1};
+  PyObject* given[3];
+  if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
+  const int move = truth_of(given[2], 0);
+  Deadline deadline;
+  if (move < 0 || !parse_deadline(nullptr, given[1], &deadline)) return nullptr;
+  return LatestEnd::with_open(self, [&](Store& store) {
+    return publish_object(LatestEnd::of(self), store, given[0], deadline, move == 1);
+  });
+}
+
+// Returns (version, value).
+PyObject* decoded(const LatestEnd* self, const Held& held, const Store& store, CopyPolicy copy) {
   const std::span<const std::byte> frame(held.block.data(), held.bytes);
-  const CopyPolicy policy = endpoint::copy_policy_of_published(copy_policy_of(copy), store, true);
-  return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, policy, allow_pickle));
+  const CopyPolicy policy = endpoint::copy_policy_of_published(copy, store, true);
+  Retry retry = Retry::kNever;
+  PyObject* value = decode_published(*store.arena(), frame, held.block, policy, self->allow_pickle, &retry);
+  return value ? Py_BuildValue("(KN)", static_cast<unsigned long long>(held.version), value) : nullptr;
 }
 
-// Arguments: newer_than, timeout, copy.
-py::tuple get_latest(const LatestEnd& self, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3) throw py::type_error("_get() takes three arguments");
-  const std::uint64_t newer_than = PyLong_AsUnsignedLongLong(arguments[0]);
-  if (PyErr_Occurred()) throw py::error_already_set();
-  const auto store = self.open();
-  ClosableHooks hooks(self, py::handle(), arguments[1]);
-  hooks.done(store->wait_for_newer(newer_than, hooks.wait()));
-  return decoded(hooks.done(store->newest(newer_than)), *store, arguments[2], self.allow_pickle);
+PyObject* version_at(const LatestEnd* self, Store& store, std::uint64_t version, CopyPolicy copy) {
+  const auto held = store.at(version);
+  if (held) return decoded(self, *held, store, copy);
+  if (held.code() != Code::kNotFound) return raise(held.error());
+  PyErr_SetString(PyExc_KeyError, held.error().message.c_str());
+  return nullptr;
 }
 
-py::bytes name_of_wakes(const LatestEnd& self) {
-  const platform::WakeText name = self.open()->ring()->name();
-  return {name.data(), name.size()};
+PyObject* newest_version(const LatestEnd* self, Store& store, std::uint64_t newer_than, Deadline deadline,
+                         CopyPolicy copy) {
+  RingHooks hooks(self);
+  const Status newer = store.wait_for_newer(newer_than, {deadline, &hooks});
+  if (!newer) return hooks.raise(newer.error());
+  const auto held = store.newest(newer_than);
+  return held ? decoded(self, *held, store, copy) : hooks.raise(held.error());
 }
 
-py::int_ version(const LatestEnd& self, void*) {
-  return self.open()->version();
+PyObject* get_version(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  static constexpr Signature<4> kSignature{"get", {"newer_than", "timeout", "version", "copy"}, 2, 0};
+  PyObject* given[4];
+  std::uint64_t newer_than = 0, version = 0;
+  Deadline deadline;
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!take_arguments(kSignature, args, nargs, keywords, given) ||
+      (given[0] && !parse_natural(given[0], "newer_than", &newer_than)) ||
+      !parse_deadline(nullptr, given[1], &deadline) || !parse_copy_policy(given[3], &copy)) {
+    return nullptr;
+  }
+  const bool is_exact = given[2] && given[2] != Py_None;
+  if (is_exact && !parse_natural(given[2], "version", &version)) return nullptr;
+  const LatestEnd* const end = LatestEnd::of(self);
+  return LatestEnd::with_open(self, [&](Store& store) {
+    return is_exact ? version_at(end, store, version, copy) : newest_version(end, store, newer_than, deadline, copy);
+  });
 }
 
-py::object at(const LatestEnd& self, std::uint64_t version, py::handle copy) {
-  const auto store = self.open();
-  auto held = store->at(version);
-  if (!held && held.code() == Code::kNotFound) throw py::key_error(held.error().message);
-  return decoded(unwrap(std::move(held)), *store, copy, self.allow_pickle);
+// Returns (version, frame) of the next version after `given` if it is still there, else of the newest one. Waits for a
+// millisecond: before the first version, a process counts as a publisher unless it waits for a version.
+PyObject* frame_after(PyObject* self, PyObject* given) {
+  const unsigned long long known = PyLong_AsUnsignedLongLong(given);
+  if (PyErr_Occurred()) return nullptr;
+  return LatestEnd::with_open(self, [&](Store& store) -> PyObject* {
+    RingHooks hooks(as_end(self));
+    const Status newer = store.wait_for_newer(known, {Deadline::after_ns(1'000'000), &hooks});
+    if (!newer) return hooks.raise(newer.error());
+    auto held = store.at(known + 1);
+    if (!held) held = store.newest(known);
+    if (!held) return hooks.raise(held.error());
+    return published_frame(*store.arena(), held->version, {held->block.data(), held->bytes}, held->block);
+  });
 }
 
-// Returns (version, frame) of the next version if it is still there, else of the newest one. Waits for a millisecond:
-// before the first version, a process counts as a publisher unless it waits for a version.
-py::tuple frame_after(const LatestEnd& self, std::uint64_t known) {
-  const auto store = self.open();
-  ClosableHooks hooks(self, py::handle(), py::float_(0.001));
-  hooks.done(store->wait_for_newer(known, hooks.wait()));
-  auto held = store->at(known + 1);
-  if (!held) held = store->newest(known);
-  const Held one = hooks.done(std::move(held));
-  return published_frame(*store->arena(), one.version, {one.block.data(), one.bytes}, one.block);
+PyObject* latest_stats(PyObject* self, PyObject*) {
+  return LatestEnd::with_open(self, [&](Store& store) {
+    const Store::Kept kept = store.kept();
+    return released([&] {
+      return py::dict("version"_a = store.version(), "history"_a = store.history(), "versions"_a = kept.versions,
+                      "bytes"_a = kept.bytes, "publishers"_a = store.publishers(),
+                      "pickled"_a = as_end(self)->pickled.load());
+    });
+  });
 }
 
-py::dict latest_stats(const LatestEnd& self) {
-  const auto store = self.open();
-  const Store::Kept kept = store->kept();
-  return py::dict("version"_a = store->version(), "history"_a = store->history(), "versions"_a = kept.versions,
-                  "bytes"_a = kept.bytes, "publishers"_a = store->publishers(), "pickled"_a = self.pickled.load());
+PyObject* name_of_versions(PyObject* self, PyObject*) {
+  return LatestEnd::with_open(self, [](Store& store) {
+    const platform::WakeText name = store.ring()->name();
+    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+  });
 }
+
+// Arguments: the version that the caller has, hub.
+PyObject* await_newer(PyObject* self, PyObject* args) {
+  unsigned long long known = 0;
+  PyObject* hub = nullptr;
+  if (!PyArg_ParseTuple(args, "KO", &known, &hub)) return nullptr;
+  const auto store = LatestEnd::of(self)->port.part();
+  if (!store) Py_RETURN_TRUE;
+  const auto is_there = store->await_newer(known, py::handle(hub).cast<channel::WakeHub&>().address());
+  return is_there ? PyBool_FromLong(*is_there) : raise(is_there.error());
+}
+
+PyObject* is_newer(PyObject* self, PyObject* given) {
+  const unsigned long long known = PyLong_AsUnsignedLongLong(given);
+  if (PyErr_Occurred()) return nullptr;
+  const auto store = LatestEnd::of(self)->port.part();
+  return PyBool_FromLong(!store || store->is_newer(known));
+}
+
+// Arguments: store, allow_pickle, name.
+PyObject* attach_latest(PyObject* self, PyObject* args) {
+  PyObject *given = nullptr, *name = nullptr;
+  int allow_pickle = 0;
+  if (!PyArg_ParseTuple(args, "OpO", &given, &allow_pickle, &name)) return nullptr;
+  return released([&]() -> py::object {
+    auto store = py::handle(given).cast<std::shared_ptr<Store>>();
+    const bool allowed = allow_pickle != 0 && store->allows_pickle();
+    LatestEnd::of(self)->attach(std::move(store), allowed, name);
+    return py::none();
+  });
+}
+
+PyObject* get_store(PyObject* self, void*) {
+  const auto store = LatestEnd::of(self)->open();
+  return store ? released([&] { return py::cast(store); }) : nullptr;
+}
+
+PyObject* get_newest(PyObject* self, void*) {
+  return LatestEnd::with_open(self, [](Store& store) { return PyLong_FromUnsignedLongLong(store.version()); });
+}
+
+PyObject* get_history(PyObject* self, void*) {
+  return LatestEnd::with_open(self, [](Store& store) { return PyLong_FromUnsignedLongLong(store.history()); });
+}
+
+const PyMethodDef kLatestMethods[] = {
+    {"publish", as_method<publish>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"get", as_method<get_version>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_attach", as_method<attach_latest>(), METH_VARARGS, nullptr},
+    {"_get_frame", as_method<frame_after>(), METH_O, nullptr},
+    {"_stats", as_method<latest_stats>(), METH_NOARGS, nullptr},
+    {"_name_to_get", as_method<name_of_versions>(), METH_NOARGS, nullptr},
+    {"_await_newer", as_method<await_newer>(), METH_VARARGS, nullptr},
+    {"_is_newer", as_method<is_newer>(), METH_O, nullptr},
+};
+
+const PyGetSetDef kLatestAttributes[] = {
+    {"_name", guarded<name_of_end<LatestEnd>>, nullptr, nullptr, nullptr},
+    {"_shared", guarded<get_store>, nullptr, nullptr, nullptr},
+    {"version", guarded<get_newest>, nullptr, nullptr, nullptr},
+    {"history", guarded<get_history>, nullptr, nullptr, nullptr},
+};
 
 }  // namespace
 
-void bind_latest(py::module_& module) {
+void bind_latest_store(py::module_& module) {
   py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", plain_class())
       .def_static(
           "create",
           [](std::shared_ptr<Arena> arena, std::uint64_t history, bool allow_pickle) {
             GilHooks hooks;
-            return unwrap(Store::create(std::move(arena), {history, allow_pickle}, {platform::Deadline(), &hooks}));
+            return unwrap(Store::create(std::move(arena), {history, allow_pickle}, {Deadline(), &hooks}));
           },
           "arena"_a, "history"_a, "allow_pickle"_a)
       .def_static(
           "open",
           [](const std::shared_ptr<Arena>& arena, std::uint64_t block) {
             GilHooks hooks;
-            return unwrap(Store::open(arena, memory::unpack(block), {platform::Deadline(), &hooks}));
+            return unwrap(Store::open(arena, memory::unpack(block), {Deadline(), &hooks}));
           },
           "arena"_a, "block"_a)
       .def_property_readonly("arena", [](const Store& store) { return store.arena(); })
@@ -117,34 +231,14 @@ void bind_latest(py::module_& module) {
           "history"_a, "allow_pickle"_a)
       .def("progress", [](const Store& store) { return progress_of(*store.ring()); })
       .def("check", [](const Store& store) { return store.ring()->check(); });
-  py::class_<LatestEnd> end(module, "LatestBase", plain_class());
-  end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
-      .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })
-      .def_property_readonly("history", [](const LatestEnd& self) { return self.open()->history(); })
-      .def_property_readonly("closed", [](const LatestEnd& self) { return self.is_closed(); })
-      .def_property_readonly("allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; })
-      .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
-      .def("_at", &at, "version"_a, "copy"_a)
-      .def("_get_frame", &frame_after, "known"_a)
-      .def("_stats", &latest_stats)
-      .def("_name_to_get", &name_of_wakes)
-      .def(
-          "_await_newer",
-          [](const LatestEnd& self, std::uint64_t known, const channel::WakeHub& hub) {
-            return self.is_closed() || unwrap(self.open()->await_newer(known, hub.address()));
-          },
-          "known"_a, "hub"_a)
-      .def(
-          "_is_newer",
-          [](const LatestEnd& self, std::uint64_t known) { return self.is_closed() || self.open()->is_newer(known); },
-          "known"_a)
-      .def("close",
-           [](LatestEnd& self) {
-             if (const auto last = self.close()) last->close();
-           })
-      .def("_fail", &fail_publisher<LatestEnd>, "exit_code"_a);
-  add_fast_method<LatestEnd, get_latest>(end, "_get");
-  add_fast_property<LatestEnd, version>(end, "version");
+}
+
+bool init_latest(PyObject* module) {
+  return add_end_type(module, {"shmtree._core.LatestBase",
+                               sizeof(LatestEnd),
+                               guarded<LatestEnd::make>,
+                               {publishing_methods(), kLatestMethods},
+                               {kLatestAttributes}});
 }
 
 }  // namespace shmtree::python

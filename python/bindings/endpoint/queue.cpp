@@ -93,9 +93,8 @@ PyObject* release(PyObject* self, PyObject* receiving) {
   return with_any(self, [&](Channel& channel) { return PyBool_FromLong(channel.tasks().release(end_of(which == 1))); });
 }
 
-const PyMethodDef queue_methods[] = {
+const PyMethodDef kQueueMethods[] = {
     {"shutdown", as_method<shut_down>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, nullptr},
     {"_attach", as_method<attach>(), METH_VARARGS, nullptr},
     {"_close_end", as_method<close_one>(), METH_O, nullptr},
     {"_end_closed", as_method<is_closed>(), METH_O, nullptr},
@@ -108,12 +107,13 @@ const PyMethodDef queue_methods[] = {
 }  // namespace
 
 bool init_queue(PyObject* module) {
-  return add_end_type(
-      module, {"shmtree._core.QueueBase",
-               guarded<make_queue>,
-               {sending_methods(), receiving_methods(), frame_putting_methods(), frame_taking_methods(), queue_methods},
-               {},
-               true});
+  return add_end_type(module, {"shmtree._core.QueueBase",
+                               sizeof(Endpoint),
+                               guarded<make_queue>,
+                               {endpoint_methods(), putting_methods(), sending_methods(), frame_putting_methods(),
+                                getting_methods(), receiving_methods(), frame_taking_methods(), kQueueMethods},
+                               {endpoint_attributes()},
+                               next_object});
 }
 
 }  // namespace shmtree::python

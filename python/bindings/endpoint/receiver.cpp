@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "bindings/cpython/arguments.h"
-#include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
@@ -14,6 +13,7 @@
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
+#include "bindings/endpoint/get_methods.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/stalled_wait.h"
@@ -73,15 +73,6 @@ class ManyObjects final : public Objects {
   PyObject* items_;
   Py_ssize_t most_;
 };
-
-// Parses the arguments of get() and take(). Returns false with a Python error set.
-bool parse_get(const char* function, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, Deadline* deadline,
-               CopyPolicy* copy) {
-  const Signature<3> signature{function, {"block", "timeout", "copy"}, 2, 0};
-  PyObject* given[3];
-  return take_arguments(signature, args, nargs, keywords, given) && parse_deadline(given[0], given[1], deadline) &&
-         parse_copy_policy(given[2], copy);
-}
 
 // Makes the Python object for a delivery to this process.
 using MakeDelivery = PyObject*(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
@@ -163,47 +154,30 @@ PyObject* full(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* get(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  Deadline deadline;
-  CopyPolicy copy = CopyPolicy::kAuto;
-  if (!parse_get("get", args, nargs, keywords, &deadline, &copy)) return nullptr;
-  return get_object(as_endpoint(self), deadline, copy);
-}
-
-PyObject* get_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<1> kSignature{"get_nowait", {"copy"}, 0, 0};
-  PyObject* given[1];
-  CopyPolicy copy = CopyPolicy::kAuto;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_copy_policy(given[0], &copy)) return nullptr;
-  return get_object(as_endpoint(self), Deadline::immediate(), copy);
-}
-
-PyObject* get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<3> kSignature{"get_many", {"n", "timeout", "copy"}, 2, 1};
-  PyObject* given[3];
-  Deadline deadline;
-  CopyPolicy copy = CopyPolicy::kAuto;
-  Py_ssize_t most = 0;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline) ||
-      !parse_copy_policy(given[2], &copy) || !parse_count(given[0], &most)) {
-    return nullptr;
+// The functions of GetMethods.
+struct ReceivingEnd {
+  static PyObject* get(PyObject* self, Deadline deadline, CopyPolicy copy) {
+    return get_object(as_endpoint(self), deadline, copy);
   }
-  const Span span("shmtree.get_many");
-  Endpoint* self = as_endpoint(object);
-  const endpoint::Call call(self->port);
-  Ref items(PyList_New(0));
-  Channel* channel = items ? begin_receiving(self) : nullptr;
-  if (!channel) return nullptr;
-  EndHooks hooks(self, End::kReceiving);
-  Spare spare;
-  ManyObjects objects(self, copy, &hooks, items.get(), most);
-  {
-    const Span first("shmtree.get");
-    if (!endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks})) return nullptr;
+
+  static PyObject* get_many(PyObject* object, Py_ssize_t most, Deadline deadline, CopyPolicy copy) {
+    const Span span("shmtree.get_many");
+    Endpoint* self = as_endpoint(object);
+    const endpoint::Call call(self->port);
+    Ref items(PyList_New(0));
+    Channel* channel = items ? begin_receiving(self) : nullptr;
+    if (!channel) return nullptr;
+    EndHooks hooks(self, End::kReceiving);
+    Spare spare;
+    ManyObjects objects(self, copy, &hooks, items.get(), most);
+    {
+      const Span first("shmtree.get");
+      if (!endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks})) return nullptr;
+    }
+    endpoint::receive_rest(objects, *channel, spare.buffer);
+    return items.release();
   }
-  endpoint::receive_rest(objects, *channel, spare.buffer);
-  return items.release();
-}
+};
 
 PyObject* is_ready(PyObject* object, PyObject*) {
   Endpoint* self = as_endpoint(object);
@@ -261,10 +235,7 @@ PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return new_endpoint(type, args, kwargs, End::kReceiving);
 }
 
-const PyMethodDef kGettingMethods[] = {
-    {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+const PyMethodDef kReceivingMethods[] = {
     {"qsize", as_method<qsize>(), METH_NOARGS, nullptr},
     {"empty", as_method<empty>(), METH_NOARGS, nullptr},
     {"full", as_method<full>(), METH_NOARGS, nullptr},
@@ -279,7 +250,6 @@ const PyMethodDef kGettingMethods[] = {
 };
 
 const PyMethodDef kReceiverMethods[] = {
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, nullptr},
     {"_writable_fileno", as_method<writable_fileno>(), METH_NOARGS, nullptr},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O, nullptr},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
@@ -289,23 +259,25 @@ const PyMethodDef kReceiverMethods[] = {
 }  // namespace
 
 std::span<const PyMethodDef> receiving_methods() {
-  return kGettingMethods;
+  return kReceivingMethods;
+}
+
+std::span<const PyMethodDef> getting_methods() {
+  return GetMethods<ReceivingEnd>::table();
 }
 
 PyObject* next_object(PyObject* self) {
-  PyObject* item = get_object(as_endpoint(self), Deadline::never(), CopyPolicy::kAuto);
-  const auto& types = error_types();
-  const bool ended = !item && (PyErr_ExceptionMatches(types.channel_closed) || PyErr_ExceptionMatches(types.shut_down));
-  if (ended) PyErr_Clear();  // ends the iteration
-  return item;
+  return Guarded<GetMethods<ReceivingEnd>::next>::call(self);
 }
 
 bool init_receiver(PyObject* module) {
   return add_end_type(module, {"shmtree._core.ReceiverBase",
+                               sizeof(Endpoint),
                                guarded<make_receiver>,
-                               {kGettingMethods, kReceiverMethods, frame_taking_methods()},
-                               {},
-                               true});
+                               {endpoint_methods(), getting_methods(), receiving_methods(), frame_taking_methods(),
+                                kReceiverMethods},
+                               {endpoint_attributes()},
+                               next_object});
 }
 
 }  // namespace shmtree::python

@@ -1,24 +1,35 @@
 // _core.SubscriberBase: reads the messages of a Broadcast.
 #include "bindings/endpoint/subscriber.h"
 
-#include <pybind11/pybind11.h>
-
+#include <array>
 #include <memory>
+#include <new>
+#include <utility>
 
-#include "bindings/bind.h"
-#include "bindings/endpoint/incoming.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/exclusive.h"
+#include "bindings/endpoint/get_methods.h"
 #include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
 
 namespace shmtree::python {
 
 namespace py = pybind11;
-using namespace py::literals;
 using broadcast::Ring;
 using broadcast::Subscriber;
-using memory::Arena;
+using platform::Deadline;
 
 namespace {
+
+struct SubscriberEnd : RingEnd<SubscriberEnd, Subscriber> {
+  static constexpr const char* kName = "Subscriber";
+  static constexpr const char* kRefuser = "this Subscriber";
+  static std::shared_ptr<memory::Arena> arena_of(const Subscriber& subscriber) { return subscriber.ring()->arena(); }
+
+  // The functions of GetMethods.
+  static PyObject* get(PyObject* self, Deadline deadline, CopyPolicy copy);
+  static PyObject* get_many(PyObject* self, Py_ssize_t most, Deadline deadline, CopyPolicy copy);
+};
 
 Pool<broadcast::Received> broadcast_spares;
 
@@ -42,147 +53,201 @@ class BroadcastBuffer {
 };
 
 // Returns the next message. If there is no memory to build it, or a signal handler raises, the next call returns it.
-py::object read_one(const SubscriberEnd& self, Subscriber& reader, ClosableHooks& hooks, CopyPolicy copy) {
-  BroadcastBuffer place(reader);
-  hooks.done(reader.get(place.message(), hooks.wait()));
+PyObject* read_one(SubscriberEnd* self, Subscriber& reader, Deadline deadline, CopyPolicy copy) {
+  RingHooks hooks(self);
+  BroadcastBuffer buffer(reader);
+  const Status got = reader.get(buffer.message(), {deadline, &hooks});
+  if (!got) return hooks.raise(got.error());
   const Ring& ring = *reader.ring();
-  const broadcast::Incoming& message = place.message();
+  const broadcast::Incoming& message = buffer.message();
+  const CopyPolicy policy = endpoint::copy_policy_of_published(copy, ring, message.block.valid());
   Retry retry = Retry::kNever;
-  try {
-    const CopyPolicy policy = endpoint::copy_policy_of_published(copy, ring, message.block.valid());
-    return decode_published(*ring.arena(), message.frame(), message.block, policy, self.allow_pickle, &retry);
-  } catch (...) {
-    if (retry == Retry::kCounted) place.give_back(broadcast::FailedBuild::kCounted);
-    if (retry == Retry::kInterrupted) place.give_back(broadcast::FailedBuild::kInterrupted);
-    throw;
-  }
+  PyObject* object =
+      decode_published(*ring.arena(), message.frame(), message.block, policy, self->allow_pickle, &retry);
+  if (retry == Retry::kCounted) buffer.give_back(broadcast::FailedBuild::kCounted);
+  if (retry == Retry::kInterrupted) buffer.give_back(broadcast::FailedBuild::kInterrupted);
+  return object;
 }
 
-py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle timeout, py::handle copy) {
-  const auto subscriber = self.open();
-  const CopyPolicy policy = copy_policy_of(copy);
-  ClosableHooks hooks(self, block, timeout);
-  return read_one(self, *subscriber, hooks, policy);
+PyObject* SubscriberEnd::get(PyObject* self, Deadline deadline, CopyPolicy copy) {
+  if (raise_deferred(as_end(self))) return nullptr;
+  return with_open(self, [&](Subscriber& reader) { return read_one(of(self), reader, deadline, copy); });
+}
+
+// Leaves the current exception to the next call, unless that call will run into the same error.
+void defer_unless_met_again(EndObject* self) {
+  const auto& types = error_types();
+  const std::array met_again = {types.queue_empty, types.channel_closed, types.peer_died, PyExc_MemoryError};
+  for (PyObject* type : met_again) {
+    if (PyErr_ExceptionMatches(type)) return PyErr_Clear();
+  }
+  defer_exception(self);
+}
+
+// Appends the next message without waiting. Returns false if there is none, or after an error, which the next call
+// raises.
+bool append_one(SubscriberEnd* self, Subscriber& reader, CopyPolicy copy, PyObject* items) try {
+  // Reserves the item's place, so that a message is never lost for lack of memory.
+  if (PyList_Append(items, Py_None) != 0) return PyErr_Clear(), false;
+  const Py_ssize_t last = PyList_GET_SIZE(items) - 1;
+  PyObject* object = read_one(self, reader, Deadline::immediate(), copy);
+  if (object) return PyList_SetItem(items, last, object) == 0;
+  Ref exception = take_exception();
+  if (PyList_SetSlice(items, last, last + 1, nullptr) != 0) PyErr_Clear();
+  set_exception(std::move(exception));
+  return defer_unless_met_again(self), false;
+} catch (const std::bad_alloc&) {  // the next call meets it again
+  return false;
+}
+
+PyObject* SubscriberEnd::get_many(PyObject* object, Py_ssize_t most, Deadline deadline, CopyPolicy copy) {
+  SubscriberEnd* const self = of(object);
+  if (raise_deferred(self)) return nullptr;
+  return with_open(object, [&](Subscriber& reader) -> PyObject* {
+    Ref items(PyList_New(1));
+    PyObject* first = items ? read_one(self, reader, deadline, copy) : nullptr;
+    if (!first) return nullptr;
+    PyList_SET_ITEM(items.get(), 0, first);
+    while (PyList_GET_SIZE(items.get()) < most && !self->port.closed() && reader.size() > 0) {
+      if (!append_one(self, reader, copy, items.get())) break;
+    }
+    return items.release();
+  });
 }
 
 // Returns (ticket, frame) of the next message, without waiting.
-py::tuple get_frame(const SubscriberEnd& self) {
-  const auto reader = self.open();
-  BroadcastBuffer place(*reader);
-  ClosableHooks hooks(self, py::bool_(false), py::handle());
-  hooks.done(reader->get(place.message(), hooks.wait()));
-  const broadcast::Incoming& message = place.message();
-  return published_frame(*reader->ring()->arena(), message.ticket, message.frame(), message.block);
+PyObject* get_frame(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [&](Subscriber& reader) -> PyObject* {
+    BroadcastBuffer buffer(reader);
+    RingHooks hooks(as_end(self));
+    const Status got = reader.get(buffer.message(), {Deadline::immediate(), &hooks});
+    if (!got) return hooks.raise(got.error());
+    const broadcast::Incoming& message = buffer.message();
+    return published_frame(*reader.ring()->arena(), message.ticket, message.frame(), message.block);
+  });
 }
 
-// Appends the next message without waiting. Returns null on success, the error if the next call must raise it, or None
-// if the next call will run into the same error.
-py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy copy, py::list& items) try {
-  ClosableHooks hooks(self, py::bool_(false), py::handle());
-  items.append(py::none());  // reserves the item's place, so that a message is never lost for lack of memory
-  try {
-    items[items.size() - 1] = read_one(self, reader, hooks, copy);
-  } catch (...) {
-    const py::error_scope scope;
-    PyList_SetSlice(items.ptr(), PyList_GET_SIZE(items.ptr()) - 1, PyList_GET_SIZE(items.ptr()), nullptr);
-    throw;
-  }
-  return py::object();
-} catch (py::error_already_set& error) {
-  const auto& types = error_types();
-  const PyObject* const met_again[] = {types.queue_empty, types.channel_closed, types.peer_died, PyExc_MemoryError};
-  for (const PyObject* type : met_again) {
-    if (error.matches(const_cast<PyObject*>(type))) return py::none();
-  }
-  return error.value();
-} catch (const std::bad_alloc&) {
-  return py::none();
+PyObject* subscriber_qsize(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [](Subscriber& reader) { return PyLong_FromUnsignedLongLong(reader.size()); });
 }
 
-// Returns a list of 1 to n messages, and the error that the next call raises, or None.
-py::tuple get_many_broadcast(const SubscriberEnd& self, py::handle n, py::handle timeout, py::handle copy) {
-  const auto subscriber = self.open();
-  Py_ssize_t most = 0;
-  const CopyPolicy policy = copy_policy_of(copy);
-  if (!parse_count(n.ptr(), &most)) throw py::error_already_set();
-  py::tuple made(2);
-  py::list items(1);
-  items[0] = py::none();
-  made[1] = py::none();
-  made[0] = items;
-  {
-    ClosableHooks hooks(self, py::handle(), timeout);
-    items[0] = read_one(self, *subscriber, hooks, policy);
-  }
-  while (PyList_GET_SIZE(items.ptr()) < most && !self.is_closed() && subscriber->size() > 0) {
-    const py::object error = append_one(self, *subscriber, policy, items);
-    if (!error) continue;
-    made[1] = error;
-    break;
-  }
-  return made;
+PyObject* subscriber_empty(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [](Subscriber& reader) { return PyBool_FromLong(reader.size() == 0); });
 }
 
-std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& arena, std::uint64_t block,
-                                               bool allow_pickle) {
-  GilHooks hooks;
-  return std::make_unique<SubscriberEnd>(
-      unwrap(Subscriber::open(arena, memory::unpack(block), {platform::Deadline(), &hooks})), allow_pickle);
+PyObject* subscriber_fileno(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [](Subscriber& reader) {
+    const auto fd = reader.fd();
+    return fd ? PyLong_FromLong(*fd) : raise(fd.error());
+  });
 }
 
-// Returns (arena, block) of a subscriber that goes to another process.
-py::tuple give(const SubscriberEnd& self) {
-  const auto subscriber = self.open();
-  const memory::BlockRef block = unwrap(subscriber->give());
-  return py::make_tuple(subscriber->ring()->arena(), memory::pack(block));
+PyObject* open_to_wait_for_message(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [](Subscriber& reader) {
+    bool opened = false;
+    const auto fd = reader.fd(&opened);
+    return fd ? Py_BuildValue("(iN)", *fd, PyBool_FromLong(opened)) : raise(fd.error());
+  });
 }
+
+PyObject* close_after_wait_for_message(PyObject* self, PyObject*) {
+  if (const auto reader = SubscriberEnd::of(self)->port.part()) reader->close_fd();
+  Py_RETURN_NONE;
+}
+
+PyObject* name_of_messages(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [](Subscriber& reader) {
+    const platform::WakeText name = reader.ring()->name();
+    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+  });
+}
+
+PyObject* await_message(PyObject* self, PyObject* hub) {
+  const auto reader = SubscriberEnd::of(self)->port.part();
+  if (!reader || as_end(self)->deferred) Py_RETURN_TRUE;
+  const Status asked = reader->ring()->await(py::handle(hub).cast<channel::WakeHub&>().address());
+  return asked ? PyBool_FromLong(reader->ready()) : raise(asked.error());
+}
+
+PyObject* has_message(PyObject* self, PyObject*) {
+  const auto reader = SubscriberEnd::of(self)->port.part();
+  return PyBool_FromLong(!reader || as_end(self)->deferred || reader->ready());
+}
+
+// A subscriber warns of no wait.
+PyObject* note_no_wait(PyObject*, PyObject*) {
+  Py_RETURN_NONE;
+}
+
+// Arguments: arena, block, allow_pickle, name. Opens the subscription that another object has given.
+PyObject* attach_subscriber(PyObject* self, PyObject* args) {
+  PyObject *arena = nullptr, *name = nullptr;
+  unsigned long long block = 0;
+  int allow_pickle = 0;
+  if (!PyArg_ParseTuple(args, "OKpO", &arena, &block, &allow_pickle, &name)) return nullptr;
+  return released([&]() -> py::object {
+    GilHooks hooks;
+    std::shared_ptr<Subscriber> reader = unwrap(Subscriber::open(
+        py::handle(arena).cast<std::shared_ptr<memory::Arena>>(), memory::unpack(block), {Deadline(), &hooks}));
+    const bool allowed = allow_pickle != 0 && reader->ring()->allows_pickle();
+    SubscriberEnd::of(self)->attach(std::move(reader), allowed, name);
+    return py::none();
+  });
+}
+
+// Returns (arena, block) of a subscription that goes to another process.
+PyObject* give_subscription(PyObject* self, PyObject*) {
+  return SubscriberEnd::with_open(self, [](Subscriber& reader) {
+    return released([&] {
+      const memory::BlockRef block = unwrap(reader.give());
+      return py::make_tuple(reader.ring()->arena(), memory::pack(block));
+    });
+  });
+}
+
+PyObject* get_missed(PyObject* self, void*) {
+  return SubscriberEnd::with_open(self,
+                                  [](Subscriber& reader) { return PyLong_FromUnsignedLongLong(reader.missed()); });
+}
+
+const PyMethodDef kSubscriberMethods[] = {
+    {"qsize", as_method<subscriber_qsize>(), METH_NOARGS, nullptr},
+    {"empty", as_method<subscriber_empty>(), METH_NOARGS, nullptr},
+    {"fileno", as_method<subscriber_fileno>(), METH_NOARGS, nullptr},
+    {"_attach", as_method<attach_subscriber>(), METH_VARARGS, nullptr},
+    {"_give", as_method<give_subscription>(), METH_NOARGS, nullptr},
+    {"_get_frame", as_method<get_frame>(), METH_NOARGS, nullptr},
+    {"_ready", as_method<has_message>(), METH_NOARGS, nullptr},
+    {"_open_to_wait", as_method<open_to_wait_for_message>(), METH_NOARGS, nullptr},
+    {"_close_after_wait", as_method<close_after_wait_for_message>(), METH_NOARGS, nullptr},
+    {"_note_wait_to_get", as_method<note_no_wait>(), METH_O, nullptr},
+    {"_name_to_get", as_method<name_of_messages>(), METH_NOARGS, nullptr},
+    {"_await_to_get", as_method<await_message>(), METH_O, nullptr},
+};
+
+const PyGetSetDef kSubscriberAttributes[] = {
+    {"_name", guarded<name_of_end<SubscriberEnd>>, nullptr, nullptr, nullptr},
+    {"missed", guarded<get_missed>, nullptr, nullptr, nullptr},
+};
 
 }  // namespace
 
-void bind_subscriber(py::module_& module) {
-  py::class_<SubscriberEnd>(module, "SubscriberBase", plain_class())
-      .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
-      .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
-      .def("_get_many", &get_many_broadcast, "n"_a, "timeout"_a, "copy"_a)
-      .def("_get_frame", &get_frame)
-      .def("_give", &give)
-      .def("qsize", [](const SubscriberEnd& self) { return self.open()->size(); })
-      .def("fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); })
-      .def("_open_to_wait",
-           [](const SubscriberEnd& self) {
-             bool opened = false;
-             const int fd = unwrap(self.open()->fd(&opened));
-             return py::make_tuple(fd, opened);
-           })
-      .def("_close_after_wait",
-           [](const SubscriberEnd& self) {
-             if (!self.is_closed()) self.open()->close_fd();
-           })
-      .def("_name_to_get",
-           [](const SubscriberEnd& self) {
-             const platform::WakeText name = self.open()->ring()->name();
-             return py::bytes(name.data(), name.size());
-           })
-      .def(
-          "_await_to_get",
-          [](const SubscriberEnd& self, const channel::WakeHub& hub) {
-            if (self.is_closed()) return true;
-            const auto subscriber = self.open();
-            unwrap(subscriber->ring()->await(hub.address()));
-            return subscriber->ready();
-          },
-          "hub"_a)
-      .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
-      .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
-      .def_property_readonly("missed", [](const SubscriberEnd& self) { return self.open()->missed(); })
-      .def_property_readonly("closed", [](const SubscriberEnd& self) { return self.is_closed(); })
-      .def_property_readonly("allow_pickle", [](const SubscriberEnd& self) { return self.allow_pickle; })
-      .def("close", [](SubscriberEnd& self) {
-        if (const auto last = self.close()) {
-          last->close();
-          last->wake();  // ends the waits in calls of this object
-        }
-      });
+PyObject* new_subscriber(PyTypeObject* type, std::unique_ptr<Subscriber> subscriber, bool allow_pickle,
+                         std::shared_ptr<endpoint::Name> name) {
+  Ref self(SubscriberEnd::make(type, nullptr, nullptr));
+  if (!self) return nullptr;
+  as_end(self.get())->allow_pickle = allow_pickle;
+  SubscriberEnd::of(self.get())->port.attach(std::move(subscriber), std::move(name));
+  return self.release();
+}
+
+bool init_subscriber(PyObject* module) {
+  return add_end_type(module, {"shmtree._core.SubscriberBase",
+                               sizeof(SubscriberEnd),
+                               guarded<SubscriberEnd::make>,
+                               {GetMethods<SubscriberEnd>::table(), kSubscriberMethods},
+                               {kSubscriberAttributes},
+                               guarded<GetMethods<SubscriberEnd>::next>});
 }
 
 }  // namespace shmtree::python

@@ -1,19 +1,15 @@
-// The C++ part of a Subscriber object.
+// The Python object of a Subscriber, for the file that makes one.
 #pragma once
 
 #include <memory>
 
-#include "bindings/endpoint/published.h"
+#include "bindings/endpoint/ring_end.h"
 #include "broadcast/subscriber.h"
 
 namespace shmtree::python {
 
-class __attribute__((visibility("hidden"))) SubscriberEnd : public Closable<broadcast::Subscriber> {
- public:
-  SubscriberEnd(std::unique_ptr<broadcast::Subscriber> made, bool allows)
-      : Closable(std::shared_ptr<broadcast::Subscriber>(std::move(made)), "Subscriber"),
-        allow_pickle(allows && open()->ring()->allows_pickle()) {}
-  const bool allow_pickle;
-};
+// Makes an object of a subclass of _core.SubscriberBase. Returns null with a Python error set.
+PyObject* new_subscriber(PyTypeObject* type, std::unique_ptr<broadcast::Subscriber> subscriber, bool allow_pickle,
+                         std::shared_ptr<endpoint::Name> name);
 
 }  // namespace shmtree::python

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
 
 from .. import _core
 from .._codec import tensors
-from .._process import arenas, handles, lifetime, names, spawn
+from .._process import arenas, handles, names, spawn
 from .._public import made_by
-from ..errors import ChannelClosed
-from . import arrays, waiting
-from .arguments import limit, natural, one_of
+from . import waiting
+from .arguments import limit, one_of
+from .ends import End, PublishingEnd, ReceivingEnd, shown
 from .item_type import T
 from .stats import ChannelStats
 
@@ -23,10 +21,6 @@ KeepOpen = bool | Literal["both"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_E = TypeVar("_E", bound="End")
-
-#: Exceptions that tell of the end of a stream. A block that they leave has not failed.
 
 
 class Terms(NamedTuple):
@@ -83,16 +77,8 @@ class Rates:
         return stats
 
 
-def shown(end: Any, state: Callable[[], str]) -> str:
-    """Returns the repr of an end: its class, and `state` or "closed"."""
-    text = "closed"
-    with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
-        text = "closed" if end.closed else state()
-    return f"<{type(end).__name__}, {text}>"
-
-
-class End:
-    """Base of all ends: statistics of the channel, and use as a context manager."""
+class ChannelEnd(End):
+    """Base of the ends of channels: statistics."""
 
     __slots__ = ()
     _rates: Rates
@@ -104,9 +90,6 @@ class End:
         def _channel(self) -> _core.Channel: ...  # ChannelClosed once this process has closed the channel
         @property
         def _pickled(self) -> int: ...
-        @property
-        def closed(self) -> bool: ...
-        def close(self) -> None: ...
         def _expect_no_end(self) -> None: ...
 
     @property
@@ -143,12 +126,6 @@ class End:
             del stats["unfinished"]
         return cast("ChannelStats", self._rates.add_to(stats))
 
-    def __enter__(self: _E) -> _E:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return shown(
             self, lambda: "{queued} of {} queued".format(self.capacity or "unlimited", **self._channel.stats())
@@ -156,7 +133,7 @@ class End:
 
 
 @made_by("shmtree.create_pair()", "shmtree.open_sender()")
-class Sender(_core.SenderBase[T], End):
+class Sender(_core.SenderBase[T], PublishingEnd, ChannelEnd):
     """The sending end of a channel, made by `create_pair` and `open_sender`.
 
     Several threads may use it. It can be inherited over fork, passed to processes as an argument with any start method,
@@ -177,80 +154,22 @@ class Sender(_core.SenderBase[T], End):
         self._rates = Rates()
         return self
 
-    def _new_tensor(self, shape: Any, dtype: Any, order: str, zeroed: bool) -> Any:
-        return arrays.new_array(self._channel.arena, shape, dtype, order, zeroed)
-
     @property
     def dropped(self) -> int:
         """Number of messages that `put` has dropped for newer ones, by all senders of the channel."""
         return self._channel.dropped
-
-    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
-        """Returns an array like `new_empty`, with the shape, dtype and order of another array or tensor."""
-        return arrays.new_like(self._channel.arena, prototype, dtype, order)
 
     async def put_async(self, obj: T, timeout: float | None = None, *, move: bool = False) -> int:
         """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
         ticket: int = await waiting.put_async(self, obj, timeout, move)
         return ticket
 
-    def wait_for_receivers(self, n: int, timeout: float | None = None) -> None:
-        """Blocks until at least `n` processes are attached as receivers, whether they have received or not.
-
-        From this call on, a process that has both ends and has never received counts as a sender only.
-
-        Args:
-            n: Number of processes.
-            timeout: Seconds to wait; None waits indefinitely.
-
-        Raises:
-            TimeoutError: Fewer are attached after `timeout` seconds; the error has both numbers.
-            ChannelClosed: This object is closed.
-        """
-        super()._wait_for_receivers(natural("n", n), timeout)
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Blocks until every message that this process has put was received or, if it was taken, acked.
-
-        It does the same as `wait_for_all_ack`.
-
-        Args:
-            timeout: Seconds to wait; None waits indefinitely.
-
-        Raises:
-            TimeoutError: Some messages are still unacked after `timeout` seconds.
-            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed or failed.
-            ChannelClosed: No receiver is attached that could receive the rest, or another thread has closed this
-                object. A call after `close` waits as long as this process has another object of the channel.
-
-        With ``keep_open="both"``, it waits for the next receiver instead.
-
-        Example::
-
-            sender.put_many(samples)
-            sender.flush(timeout=60)  # now the receivers have all samples
-        """
-        super().wait_for_all_ack(timeout)
-
-    def fail(self) -> None:
-        """Closes this sender as `close` does, and reports a failure of this process.
-
-        Receivers get all messages, and then WorkerFailed instead of the end of the stream. Does nothing if this sender
-        is closed.
-        """
-        self._fail(0)
-
-    def __exit__(self, *exception: object) -> None:
-        """Closes the sender; by `fail` after an exception, except Ctrl-C and errors that mean the end of a stream."""
-        code = lifetime.failure_of(exception[1])
-        self.close() if code is None else self._fail(code)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, False)
 
 
 @made_by("shmtree.create_pair()", "shmtree.open_receiver()")
-class Receiver(_core.ReceiverBase[T], End):
+class Receiver(_core.ReceiverBase[T], ReceivingEnd[T], ChannelEnd):
     """The receiving end of a channel, made by `create_pair` and `open_receiver`; it iterates to the end of the stream.
 
     The rules of `Sender` for threads, processes and attachment apply to it, too. Each message goes to one receiver. A
@@ -262,9 +181,6 @@ class Receiver(_core.ReceiverBase[T], End):
 
     __slots__ = ("__weakref__", "_rates")
     _rates: Rates
-
-    #: `x in receiver` raises TypeError. By iteration, it would receive every message.
-    __contains__ = None
 
     @classmethod
     def _of(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
@@ -296,17 +212,6 @@ class Receiver(_core.ReceiverBase[T], End):
         tensors.library.check_device(device)
         with self.take(block, timeout, copy=False) as delivery:
             return tensors.library.receive_to(self._channel.arena, delivery.item, device)
-
-    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> T:
-        """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
-        got: T = await waiting.get_async(self, timeout, copy)
-        return got
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        return await waiting.next_async(self.get_async)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, True)

@@ -218,18 +218,15 @@ def _empty_broadcast() -> Broadcast:
 
 
 def _flatten_subscriber(subscriber: Subscriber) -> object:
-    if subscriber.closed:
-        raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
-    arena, block = subscriber._end._give()
-    handle = handles.memory_handle(arena, block, subscriber._name)
-    return handle, subscriber._end.allow_pickle
+    arena, block = subscriber._give()
+    return handles.memory_handle(arena, block, subscriber._name), subscriber.allow_pickle
 
 
 def _open_subscriber(flat: object, allowed: bool) -> Subscriber:
     handle, allow = parts(flat, bytes, bool)
     return opened(
         handle,
-        lambda core, block, name: Subscriber._of(_core.SubscriberBase(core, block, allow and allowed), name),
+        lambda core, block, name: Subscriber._of(core, block, allow and allowed, name),
         lambda: _closing(_empty_broadcast().subscribe()),
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Generic, cast
+from typing import cast
 
 from .. import _core
 from .._process.names import LATEST
 from .arena import Arena
 from .arguments import natural
-from .channel import shown
+from .ends import shown
 from .item_type import T
 from .publisher import Published
 from .stats import LatestStats
@@ -17,7 +17,7 @@ from .waiting import until
 from .wake_hub import Awaited
 
 
-class Latest(Published, _core.LatestBase, Generic[T]):
+class Latest(Published, _core.LatestBase[T]):
     """A value that some processes publish and others read in its newest version, such as the weights of a policy.
 
     Versions are numbered 1, 2, ... over all publishers. Reading is wait-free: readers take no lock and delay no other
@@ -54,7 +54,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
         version, value = weights.get(newer_than=0)
     """
 
-    _WHAT, _KIND, _THING, _BASE = "Latest", LATEST, _core.LatestStore, _core.LatestBase
+    _KIND, _SHARED = LATEST, _core.LatestStore
 
     def __init__(
         self,
@@ -69,83 +69,13 @@ class Latest(Published, _core.LatestBase, Generic[T]):
         allow = name is None if allow_pickle is None else bool(allow_pickle)
         self._create(name, arena, exist_ok, allow, history, allow)
 
-    @property
-    def _thing(self) -> _core.LatestStore:
-        return self._store
-
-    def publish(self, obj: T, timeout: float | None = None, *, move: bool = False) -> int:
-        """Makes an object the newest version and returns its number.
-
-        When it returns, every reader gets this version.
-
-        The object is copied, so you may change it afterwards. The exception is arrays of `new_empty`: they are given
-        away and become read-only in this process. With ``move=True``, this also applies to parts of them and to
-        received arrays.
-
-        Args:
-            obj: The value.
-            timeout: Seconds to wait for memory; None waits indefinitely.
-            move: See above.
-
-        Returns:
-            The number of the version.
-
-        Raises:
-            queue.Full: There was no memory for `timeout` seconds.
-            OutOfSharedMemory: After one second, only pinned views occupy the memory. The error lists the processes, the
-                bytes that they pin, and since when.
-            TimeoutError: A stopped process held the arena's lock; the error names the process.
-
-        An object that cannot be sent raises as in `Sender.put`, and nothing is published.
-        """
-        return self._publish(obj, timeout, move)
-
-    def get(
-        self,
-        newer_than: int = 0,
-        timeout: float | None = None,
-        *,
-        version: int | None = None,
-        copy: bool | None = None,
-    ) -> tuple[int, T]:
-        """Returns the number and value of the newest version, as soon as its number is more than `newer_than`.
-
-        Args:
-            newer_than: Number of a version that you have already.
-            timeout: Seconds to wait; None waits indefinitely, 0 does not wait.
-            version: Returns exactly this version, without waiting.
-            copy: None (default): arrays of 4 KiB and more in values over 16 KiB are read-only views of shared memory,
-                and all others are copies. While more than half of the arena's budget is pinned, everything is copied.
-                Tensors are always copied, since torch has no read-only tensors. False: everything is a view, also
-                tensors; a process that writes to one changes it for all readers. True: everything is copied.
-
-        Returns:
-            The number of the version, and the value.
-
-        Raises:
-            queue.Empty: There was no newer version in time.
-            KeyError: The history does not contain `version`.
-            ChannelClosed: No publisher is left.
-            shmtree.PeerDied: No publisher is left, and one was killed or failed.
-
-        Example::
-
-            version, weights = latest.get(timeout=10)
-            version, weights = latest.get(newer_than=version)  # waits for the next version
-        """
-        if version is not None:
-            return self._at(natural("version", version), copy)
-        if type(newer_than) is not int or newer_than < 0:
-            newer_than = natural("newer_than", newer_than)
-        return self._get(newer_than, timeout, copy)
-
     async def get_async(
         self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None
     ) -> tuple[int, T]:
         """Does the same as `get` in a coroutine."""
         known = natural("newer_than", newer_than)
         return await until(
-            lambda: self._get(known, 0, copy),
+            lambda: self.get(known, 0, copy=copy),
             lambda: Awaited(
                 (self._name_to_get(), id(self)),
                 functools.partial(self._await_newer, known),

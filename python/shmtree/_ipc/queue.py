@@ -9,7 +9,8 @@ from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
 from . import waiting
 from .arguments import core_of, limit, one_of, whole
-from .channel import End, Rates, Terms, new_channel
+from .channel import ChannelEnd, Rates, Terms, new_channel
+from .ends import ReceivingEnd
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _get_nowait(self: BaseQueue[_T], **options: Any) -> _T:
     return self.get(False, **options)
 
 
-class BaseQueue(_core.QueueBase[_T], End):
+class BaseQueue(_core.QueueBase[_T], ReceivingEnd[_T], ChannelEnd):
     """Base of all queues.
 
     Several threads may use a queue. It can be inherited over fork, passed to processes as an argument with any start
@@ -57,9 +58,6 @@ class BaseQueue(_core.QueueBase[_T], End):
 
     _maxsize = 0
     _rates: Rates
-
-    #: `x in queue` raises TypeError. By iteration, it would receive every message and wait for more.
-    __contains__ = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Replaces `put_nowait` (`get_nowait`) in a subclass that replaces `put` (`get`), as with standard queues."""
@@ -143,17 +141,6 @@ class BaseQueue(_core.QueueBase[_T], End):
             allowed = name is None if allow_pickle is None else bool(allow_pickle)
             self._become(channel, allowed and channel.allows_pickle, name)
         return self
-
-    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
-        """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
-        got: _T = await waiting.get_async(self, timeout, copy)
-        return got
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> _T:
-        return await waiting.next_async(self.get_async)
 
     async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> None:
         """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""

@@ -25,7 +25,8 @@ from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
 from .arguments import core_of, deadline_after, left
-from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms, shown
+from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms
+from .ends import shown
 from .stats import ChannelStats
 from .waiting import receive_async
 

@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._ipc import pairs
-from .._ipc.channel import End, Receiver, Sender
+from .._ipc.channel import ChannelEnd, Receiver, Sender
 from .._public import claim_names, made_by
 from ..errors import ChannelClosed
 
@@ -32,7 +32,7 @@ def seconds(timeout: float | None) -> float | None:
     return None if timeout == _FOREVER else timeout
 
 
-class _End(End):
+class _End(ChannelEnd):
     """Base of both ends. Emits no UnusedEndWarning; entering a closed end with ``with`` raises ChannelClosed."""
 
     __slots__ = ()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from .. import _core
-from .._ipc.broadcast import Broadcast
+from .._ipc.broadcast import Broadcast, Subscriber
 from .._ipc.latest import Latest
 from .._process.names import BROADCAST, CHANNEL, KINDS, LATEST, QUEUE, in_sentence, open_name
 from ..errors import ChannelClosed, CorruptMessage, OutOfSharedMemory, PeerDied
@@ -93,13 +93,13 @@ class Reader(Source):
     def __init__(self, writer: Writer, name: str, known: _core.Name) -> None:
         self._left: int | None = None  # number of messages to read after `stop`
         self._last = 0  # version that was read last
-        self._end: Latest | _core.SubscriberBase
+        self._end: Latest | Subscriber
         if known.kind == LATEST:
             self._end = Latest._opened(known.arena, known.block, known, True)
             self._last = max(self._end.version - 1, 0)
         else:
             with Broadcast._opened(known.arena, known.block, known, True) as broadcast:
-                self._end = broadcast._subscribe("skip", False, _SUBSCRIBE_S)
+                self._end = broadcast.subscribe(on_lag="skip", timeout=_SUBSCRIBE_S)
         super().__init__(writer, name, known.kind)
 
     def _get(self) -> tuple[int, bytes]:

@@ -280,7 +280,7 @@ def test_invalid_options_and_too_many_subscribers_raise() -> None:
     readers = [broadcast.subscribe() for _ in range(256)]
     with pytest.raises(ValueError, match="256"):
         broadcast.subscribe()
-    assert broadcast._ring.check() == ""
+    assert broadcast._shared.check() == ""
     del readers
 
 

@@ -76,7 +76,7 @@ def test_max_bytes_counts_arrays_sent_by_reference(arena: shmtree.Arena) -> None
         broadcast.put_nowait(broadcast.new_zeros(100_000))
     reader.get()
     broadcast.put_nowait(broadcast.new_zeros(100_000))
-    assert broadcast._ring.check() == ""
+    assert broadcast._shared.check() == ""
 
 
 def test_get_to_moves_arrays_to_a_device() -> None:

@@ -207,9 +207,9 @@ def test_blocks_are_consistent_after_many_publishes(arena: shmtree.Arena) -> Non
         latest.publish(weights(number))
         if number % 7 == 0:
             views.append(latest.get())
-    assert latest._store.check() == ""
+    assert latest._shared.check() == ""
     assert [int(value["w0"][0]) for _, value in views] == [0, 7, 14, 21, 28, 35]
-    assert isinstance(latest._store, _core.LatestStore)
+    assert isinstance(latest._shared, _core.LatestStore)
 
 
 def test_subclass_that_skips_base_init_raises_type_error():

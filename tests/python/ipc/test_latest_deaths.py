@@ -63,9 +63,9 @@ def test_readers_of_killed_publishers_see_whole_newer_versions() -> None:
     assert latest.version > before
     assert latest.publish(weights(1)) == latest.version
     gc.collect()
-    assert latest._store.check() == ""
-    latest._store.arena.stats()  # stats() detects the dead
-    assert latest._store.arena.check() == ""
+    assert latest._shared.check() == ""
+    latest._shared.arena.stats()  # stats() detects the dead
+    assert latest._shared.arena.check() == ""
 
 
 def test_reader_processes_see_whole_newer_versions() -> None:

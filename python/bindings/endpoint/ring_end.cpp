@@ -1,6 +1,7 @@
-#include "bindings/endpoint/published.h"
+#include "bindings/endpoint/ring_end.h"
 
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "bindings/codec/decode.h"
@@ -15,53 +16,20 @@ namespace shmtree::python {
 namespace py = pybind11;
 using memory::Arena;
 
-void throw_closed(const char* what) {
-  if (what == nullptr) throw pybind11::type_error("__init__() of this object was not called");
-  PyErr_Format(error_types().channel_closed, "this %s was closed in this process", what);
-  throw py::error_already_set();
-}
-
-void ClosableHooks::fail(const Error& error) {
-  if (error.code == Code::kInterrupted && *closed_ && !PyErr_Occurred()) throw_closed(what_);
-  if (error.code == Code::kClosed || error.code == Code::kPeerDied) block_if_left_behind();
-  raise(error);
-  throw py::error_already_set();
-}
-
-Published::Published(Arena& arena, PyObject* object, bool allow_pickle, bool move, const char* what,
-                     std::atomic<std::uint64_t>& pickled)
-    : loans_(arena, move ? Lending::kMove : Lending::kOwn) {
-  bool has_pickle = false;
-  if (is_frame(object)) {
-    const Frame& frame = *as_frame(object);
-    const Status may_go = endpoint::check_may_go(frame.contents, {.allow_pickle = allow_pickle}, frame.known_portable);
-    if (!may_go.ok()) {
-      raise(may_go.error());
-      throw py::error_already_set();
-    }
-    has_pickle = frame.contents.has_pickle;
-    frame_ = frame_bytes(object);
-    bytes_ = frame_.size();
+void set_ring_closed(const char* name, bool was_attached) {
+  if (!was_attached) {
+    PyErr_SetString(PyExc_TypeError, "__init__() of this object was not called");
   } else {
-    EncodeOptions options;
-    options.allow_pickle = allow_pickle;
-    options.for_channel = true;
-    options.loans = &loans_;
-    options.transfers = &transfers_;
-    const Encoded how = session_->encode(object, options);
-    if (how == kNotEncoded) {
-      if (!allow_pickle) explain_refused_object(*session_, object, what);
-      throw py::error_already_set();
-    }
-    has_pickle = how == kPickled;
-    bytes_ = session_->builder().total_bytes();
+    PyErr_Format(error_types().channel_closed, "this %s was closed in this process", name);
   }
-  if (has_pickle) pickled.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Published::write(std::byte* out) {
-  if (frame_.empty()) return session_->builder().write(out);
-  platform::copy_bytes(out, frame_.data(), frame_.size());
+PyObject* RingHooks::raise(const Error& error) const {
+  if (error.code == Code::kClosed || error.code == Code::kPeerDied) block_if_left_behind();
+  const bool was_closed = error.code == Code::kInterrupted && self_->kind->closed(self_) && !PyErr_Occurred();
+  if (!was_closed) return python::raise(error);
+  self_->kind->set_closed(self_);
+  return nullptr;
 }
 
 namespace {
@@ -126,8 +94,8 @@ PyObject* decoded(std::span<const std::byte> frame, DecodeContext& context) {
 
 }  // namespace
 
-py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, CopyPolicy copy,
-                            bool allow_pickle, Retry* retry) try {
+PyObject* decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, CopyPolicy copy,
+                           bool allow_pickle, Retry* retry) try {
   DecodeContext context;
   context.copy = copy;
   context.allow_pickle = allow_pickle;
@@ -142,23 +110,21 @@ py::object decode_published(Arena& arena, std::span<const std::byte> frame, cons
   context.externals = externals;
   context.owners = &owners;
   PyObject* object = decoded(frame, context);
-  if (!object && retry) *retry = retry_after(context, owners.no_hold());
-  return own(object);
+  if (!object) *retry = retry_after(context, owners.no_hold());
+  return object;
 } catch (const std::bad_alloc&) {
-  if (retry) *retry = Retry::kCounted;
-  throw;
+  *retry = Retry::kCounted;
+  return PyErr_Occurred() ? nullptr : PyErr_NoMemory();
 }
 
-py::tuple published_frame(Arena& arena, std::uint64_t number, std::span<const std::byte> frame,
+PyObject* published_frame(Arena& arena, std::uint64_t number, std::span<const std::byte> frame,
                           const memory::Lease& block) {
   const auto raw = endpoint::seen_frame(
       arena,
       {.ticket = number, .put_ns = 0, .frame = frame, .block = block.valid() ? block.ref() : memory::BlockRef{}});
-  if (!raw) {
-    raise_from_frame(raw.error());
-    throw py::error_already_set();
-  }
-  return py::make_tuple(number, py::bytes(reinterpret_cast<const char*>(raw->bytes.data()), raw->bytes.size()));
+  if (!raw) return raise_from_frame(raw.error());
+  return Py_BuildValue("(Ky#)", static_cast<unsigned long long>(number),
+                       reinterpret_cast<const char*>(raw->bytes.data()), static_cast<Py_ssize_t>(raw->bytes.size()));
 }
 
 py::tuple progress_of(const broadcast::Ring& ring) {
