@@ -1,8 +1,4 @@
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <chrono>
-#include <csignal>
 
 #include "shmtree/array.h"
 #include "shmtree/shmtree.h"
@@ -10,27 +6,6 @@
 
 using namespace std::chrono_literals;
 using shmtree::Code;
-
-namespace {
-
-// Runs `body` in a forked child. Returns its exit status.
-template <class Body>
-pid_t in_child(Body body) {
-  const pid_t pid = fork();
-  if (pid == 0) {
-    alarm(120);
-    _exit(body());
-  }
-  return pid;
-}
-
-int exit_status(pid_t pid) {
-  int status = 0;
-  waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-}  // namespace
 
 TEST_CASE("a nested value arrives as a tree with array views") {
   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
@@ -47,19 +22,6 @@ TEST_CASE("a nested value arrives as a tree with array views") {
   CHECK(item["info"]["episode"].as<std::string>() == "ep-12");
 }
 
-TEST_CASE("an array written in the arena is received in place") {
-  auto [sender, receiver] = shmtree::make_pair();
-  shmtree::NewArray array = sender.new_array(shmtree::DType::kFloat32, {1024, 1024}).value();
-  const std::span<float> elements = array.span<float>();
-  for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<float>(i);
-  sender.put(array, 30s).value();
-
-  const shmtree::Item item = receiver.get(30s).value();
-
-  CHECK(item.span<float>().data() == elements.data());
-  CHECK(item.span<float>()[12345] == 12345.0F);
-}
-
 TEST_CASE("a second put of an array from the arena copies it") {
   auto [sender, receiver] = shmtree::make_pair();
   shmtree::ArrayRef array = sender.new_array(shmtree::DType::kInt64, {4096}).value();
@@ -69,33 +31,6 @@ TEST_CASE("a second put of an array from the arena copies it") {
   const shmtree::Item second = receiver.get(30s).value();
   CHECK(first.span<std::int64_t>().data() == array.data);
   CHECK(second.span<std::int64_t>().data() != array.data);
-}
-
-TEST_CASE("full and empty channels and closed ends are results") {
-  auto [sender, receiver] = shmtree::make_pair({.capacity = 1});
-  CHECK(receiver.get(0s).code() == Code::kEmpty);
-  sender.put(1, 0s).value();
-  CHECK_FALSE(sender.has_space());
-  CHECK(sender.put(2, 10ms).code() == Code::kFull);
-  CHECK(receiver.get(0s).value().as<int>() == 1);
-  sender.close();
-  CHECK(sender.put(3, 0s).code() == Code::kClosed);
-  CHECK(receiver.get(30s).code() == Code::kClosed);
-}
-
-TEST_CASE("messages outlive their sender and its death is reported once") {
-  auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
-  const pid_t child = in_child([&sender = sender] {
-    sender.put("last words", 30s).value();
-    raise(SIGKILL);
-    return 0;
-  });
-  CHECK(receiver.get(30s).value().as<std::string>() == "last words");
-  CHECK(exit_status(child) == -1);
-  const auto over = receiver.get(30s);
-  REQUIRE(over.code() == Code::kPeerDied);
-  CHECK(over.error().pids == std::vector<int>{child});
-  CHECK(receiver.get(30s).code() == Code::kClosed);
 }
 
 TEST_CASE("a message that is dropped without ack is redelivered") {
@@ -133,17 +68,6 @@ TEST_CASE("a message that reached max_attempts is a dead letter") {
   CHECK(given_up[0].attempts() == 2);
   given_up[0].requeue().value();
   CHECK(receiver.take(30s).value().attempts() == 1);
-}
-
-TEST_CASE("views of a message outlive both ends and the channel") {
-  shmtree::Item item;
-  {
-    auto [sender, receiver] = shmtree::make_pair();
-    xt::xarray<int> numbers = xt::arange<int>(100000);
-    sender.put(numbers).value();
-    item = receiver.get(30s).value();
-  }
-  CHECK(item.span<int>()[99999] == 99999);
 }
 
 TEST_CASE("put refuses a message larger than the budget at once") {
