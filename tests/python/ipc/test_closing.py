@@ -74,15 +74,6 @@ def test_closed_named_queue_and_arena_leave_nothing_behind(name):
     assert repr(q) == "<Queue, closed>"
 
 
-def test_queue_is_released_when_its_second_half_closes(name):
-    before = footprint()
-    q = shmtree.Queue(name=name)
-    q._writer.close()
-    assert footprint() != before
-    q._reader.close()
-    assert footprint() == before
-
-
 @pytest.mark.guarantee("close-releases")
 def test_view_keeps_its_block_after_close(name):
     before = footprint()
@@ -191,36 +182,6 @@ def test_closed_object_answers_or_raises_channel_closed(name):
         with pytest.raises(shmtree.ChannelClosed):
             call()
     assert list(receiver) == []
-
-
-@pytest.mark.parametrize("waiting", ["get", "put"])
-def test_close_ends_calls_in_8_threads_then_releases_the_end(name, waiting):
-    before = footprint()
-    for round in range(10):
-        sender, receiver = shmtree.create_pair(1, name=f"{name[:100]}-{round}")
-        if waiting == "put":
-            sender.put(0)
-        closed = []
-        begun = threading.Barrier(9)
-
-        def call(end=receiver if waiting == "get" else sender, closed=closed, begun=begun):
-            begun.wait()
-            try:
-                while True:
-                    end.get() if waiting == "get" else end.put(np.zeros(10_000))
-            except shmtree.ChannelClosed:
-                closed.append(True)
-
-        threads = [threading.Thread(target=call) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        begun.wait()
-        (receiver if waiting == "get" else sender).close()
-        (sender if waiting == "get" else receiver).close()
-        for thread in threads:
-            thread.join(30)
-        assert len(closed) == 8
-        assert footprint() == before
 
 
 @pytest.mark.guarantee("close-releases")

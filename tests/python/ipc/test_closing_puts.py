@@ -134,18 +134,6 @@ def test_child_forked_during_put_does_not_hold_stream_open() -> None:
     os.waitpid(child, 0)
 
 
-def test_put_raises_if_its_object_closes_the_sender() -> None:
-    class Closes:
-        def __reduce__(self) -> Any:
-            sender.close()
-            return int, (7,)
-
-    sender, receiver = shmtree.create_pair()
-    with pytest.raises(shmtree.ChannelClosed):
-        sender.put(Closes())
-    assert is_over(receiver)
-
-
 @pytest.mark.guarantee("close-during-put")
 def test_nested_puts_do_not_delay_the_end_of_another_stream() -> None:
     ends = [shmtree.create_pair() for _ in range(8)]

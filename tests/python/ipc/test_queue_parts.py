@@ -211,12 +211,6 @@ def test_shutdown_ends_waiting_coroutines():
     asyncio.run(main())
 
 
-def test_sender_has_put_async_too(pair):
-    sender, receiver = pair
-    assert isinstance(asyncio.run(sender.put_async("x")), int)
-    assert receiver.get() == "x"
-
-
 @pytest.mark.parametrize(
     "wait",
     [

@@ -72,7 +72,8 @@ def test_unusual_text_can_be_a_name(text, folder):
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "..", "/", "/tmp/x", "a/../b", "nul\0", "x" * 201, "ü" * 101, "\udc80", ".new"]
+    "text",
+    ["", ".", "..", "/", "/tmp/x", "a/", "a//b", "a/./b", "a/../b", "nul\0", "x" * 201, "ü" * 101, "\udc80", ".new"],
 )
 def test_invalid_name_raises_and_creates_no_file(text, folder):
     for act in [*MAKERS.values(), *OPENERS["channel"], *OPENERS["queue"], shmtree.Arena.open]:
