@@ -33,43 +33,6 @@ TEST_CASE("a second put of an array from the arena copies it") {
   CHECK(second.span<std::int64_t>().data() != array.data);
 }
 
-TEST_CASE("a message that is dropped without ack is redelivered") {
-  auto [sender, receiver] = shmtree::make_pair();
-  sender.put(shmtree::List{1, 2, 3}).value();
-  {
-    auto taken = receiver.take(30s).value();
-    CHECK_FALSE(taken.redelivered());
-    CHECK(sender.pending_acks() == 1);
-  }
-  auto again = receiver.take(30s).value();
-  CHECK(again.redelivered());
-  CHECK(again.item().size() == 3);
-  CHECK(sender.flush(0s).code() == Code::kTimeout);
-  again.ack().value();
-  sender.wait_for_all_ack(30s).value();
-  sender.flush().value();
-}
-
-TEST_CASE("a message that reached max_attempts is a dead letter") {
-  auto [sender, receiver] = shmtree::make_pair({.max_unacked = 1, .max_attempts = 2});
-  const std::uint64_t ticket = sender.put("poison").value();
-  sender.put("next").value();
-  for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
-    auto taken = receiver.take(30s).value();
-    CHECK(taken.attempts() == attempt);
-    CHECK(receiver.take(0s).code() == Code::kEmpty);  // at most one unacked message
-  }
-  CHECK(receiver.take(30s).value().item().as<std::string>() == "next");
-  sender.wait_for_ack(ticket, 30s).value();
-  auto given_up = receiver.dead_letters().value();
-  REQUIRE(given_up.size() == 1);
-  CHECK(given_up[0].item().as<std::string>() == "poison");
-  CHECK(given_up[0].ticket() == ticket);
-  CHECK(given_up[0].attempts() == 2);
-  given_up[0].requeue().value();
-  CHECK(receiver.take(30s).value().attempts() == 1);
-}
-
 TEST_CASE("put refuses a message larger than the budget at once") {
   auto arena = shmtree::Arena::create({.max_bytes = 2 << 20}).value();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});

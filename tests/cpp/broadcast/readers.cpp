@@ -36,57 +36,6 @@ TEST_CASE("Subscribers get all later messages in order") {
   }
 }
 
-TEST_CASE("A put waits for a blocking subscriber and names it") {
-  const auto ring = new_ring({.capacity = 3});
-  const auto reader = subscribe(ring);
-  put_run(*ring, 0, 3);
-  const auto refused = put(*ring, 3, kSmallWords, no_wait());
-  CHECK(refused.code() == Code::kFull);
-  CHECK(refused.error().message.find("process " + std::to_string(getpid())) != std::string::npos);
-  std::atomic<bool> went{false};
-  Caller waiting([&](const std::stop_token&) { went = put(*ring, 3).ok(); });
-  CHECK(next(*reader) == 0);
-  waiting.join();
-  CHECK(went);
-  CHECK(all_of(*reader) == Numbers{1, 2, 3});
-}
-
-TEST_CASE("A put without subscribers keeps the history for new ones") {
-  const auto arena = new_arena();
-  const auto ring = new_ring({.capacity = 4, .history = 2}, arena);
-  const std::uint64_t empty = used_bytes(*arena);
-  put_run(*ring, 0, 20, kBlockWords);
-  CHECK(used_bytes(*arena) == empty + 2 * 4096);
-  CHECK(all_of(*subscribe(ring, Policy::kBlock, true)) == Numbers{18, 19});
-  CHECK(all_of(*subscribe(ring)) == Numbers{});
-}
-
-// guarantee: broadcast-order
-TEST_CASE("Lossy subscribers get recent messages and count missed ones") {
-  const auto ring = new_ring({.capacity = 4});
-  const auto skips = subscribe(ring, Policy::kSkip), latest = subscribe(ring, Policy::kLatest);
-  put_run(*ring, 0, 10);
-  CHECK(skips->size() == 4);
-  CHECK(all_of(*skips) == Numbers{6, 7, 8, 9});
-  CHECK(skips->missed() == 6);
-  CHECK(all_of(*latest) == Numbers{9});
-  CHECK(latest->missed() == 9);
-}
-
-TEST_CASE("A kRaise subscriber gets one overrun and then reads on") {
-  const auto ring = new_ring({.capacity = 4});
-  const auto reader = subscribe(ring, Policy::kRaise);
-  put_run(*ring, 0, 10);
-  broadcast::Incoming message;
-  const auto told = reader->get(message, no_wait());
-  CHECK((told.code() == Code::kOverrun && told.error().missed == 6));
-  CHECK(reader->missed() == 6);
-  CHECK(all_of(*reader) == Numbers{6, 7, 8, 9});
-  put_run(*ring, 10, 5);
-  CHECK(reader->get(message, no_wait()).error().missed == 1);
-  CHECK(reader->missed() == 7);
-}
-
 // guarantee: broadcast-frees
 TEST_CASE("The last subscriber to release a message frees its memory") {
   const auto arena = new_arena();
@@ -217,42 +166,6 @@ TEST_CASE("A closed or killed blocking subscriber blocks no put") {
   child.kill_and_wait();
   put_run(*ring, 5, 10);
   CHECK(ring->readers() == 0);
-}
-
-TEST_CASE("The first child to read takes over an inherited subscription") {
-  const auto ring = new_ring();
-  const auto reader = subscribe(ring);
-  put_run(*ring, 0, 2);
-  const Gate read, end;
-  Child child([&] {
-    const bool both = next(*reader) == 0 && next(*reader) == 1;
-    read.open();
-    end.wait();
-    return both;
-  });
-  read.wait();
-  broadcast::Incoming message;
-  CHECK(reader->get(message, no_wait()).code() == Code::kClosed);
-  reader->close();  // releases nothing that belongs to the child
-  CHECK(ring->readers() == 1);
-  end.open();
-  REQUIRE(child.succeeded());
-}
-
-TEST_CASE("Subscribers are notified of the end and of killed publishers") {
-  const auto ring = new_ring();
-  const auto one = subscribe(ring);
-  Child child([&] { return put(*ring, 5).ok() && kill(getpid(), SIGKILL) == 0; });
-  CHECK(child.was_killed());
-  CHECK(next(*one) == 5);
-  broadcast::Incoming message;
-  const auto told = one->get(message, patience());
-  CHECK(told.code() == Code::kPeerDied);
-  CHECK(told.error().pids == std::vector<int>{child.pid()});
-  put(*ring, 6).value();
-  ring->leave();
-  CHECK(next(*one) == 6);
-  CHECK(one->get(message, patience()).code() == Code::kClosed);
 }
 
 TEST_CASE("wait_until_passed waits only for blocking subscribers") {

@@ -26,15 +26,6 @@ def test_wait_for_ack_rejects_unknown_tickets(pair):
             sender.wait_for_ack(ticket, timeout=0)
 
 
-def test_pending_acks_excludes_puts_of_other_processes(arena, start):
-    sender, receiver = arena.create_pair()
-    child = start(peers.put_all, sender, [1, 2])
-    child.join(30)
-    assert receiver.qsize() == 2
-    assert sender.pending_acks == 0
-    sender.wait_for_all_ack(timeout=0)
-
-
 def test_thread_in_wait_for_all_ack_returns_after_the_gets(pair):
     sender, receiver = pair
     sender.put_many(range(8))

@@ -145,43 +145,19 @@ def test_wait_returns_when_its_receiver_is_closed(arena):
     assert ready == [[receiver]]
 
 
-def test_closed_object_answers_or_raises_channel_closed(name):
-    sender, receiver = shmtree.create_pair(name=name)
-    q = shmtree.JoinableQueue(name=name + "q")
-    arena = shmtree.Arena(1 << 20)
-    for each in (sender, receiver, q, arena):
+def test_calls_of_a_closed_arena_or_queue_raise_channel_closed():
+    q, arena = shmtree.JoinableQueue(), shmtree.Arena(1 << 20)
+    for each in (q, arena):
         each.close()
         each.close()
-    for each in (sender, receiver, q, arena):
         assert each.closed
         assert "closed" in repr(each)
-        with pytest.raises(shmtree.ChannelClosed):
-            pickle.dumps(each)
-        with pytest.raises(shmtree.ChannelClosed):
-            each.stats()
-    calls = [
-        lambda: sender.put(1),
-        lambda: sender.capacity,
-        lambda: sender.pending_acks,
-        lambda: sender.new_empty(3),
-        sender.has_space,
-        sender.wait_for_all_ack,
-        receiver.get,
-        receiver.take,
-        receiver.qsize,
-        receiver.full,
-        lambda: receiver.get_many(2),
-        q.join,
-        q.task_done,
-        q.shutdown,
-        arena.holders,
-        arena.trim,
-        lambda: arena.max_bytes,
-    ]
-    for call in calls:
+        for call in (each.stats, lambda each=each: pickle.dumps(each)):
+            with pytest.raises(shmtree.ChannelClosed):
+                call()
+    for call in (q.shutdown, arena.holders, arena.trim, lambda: arena.max_bytes):
         with pytest.raises(shmtree.ChannelClosed):
             call()
-    assert list(receiver) == []
 
 
 @pytest.mark.guarantee("close-releases")

@@ -51,15 +51,6 @@ def test_put_returns_none_and_get_keeps_order(ours):
     assert q.empty()
 
 
-def test_queue_without_maxsize_never_blocks():
-    q = shmtree.Queue()
-    for i in range(10_000):
-        q.put_nowait(i)
-    assert q.qsize() == 10_000
-    assert not q.full()
-    assert q.get_many(10_000) == list(range(10_000))
-
-
 @pytest.mark.parametrize("maxsize", [-1, 0])
 def test_maxsize_of_zero_or_less_means_unlimited(maxsize):
     assert shmtree.Queue(maxsize).capacity is None

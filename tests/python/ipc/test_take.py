@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import queue
 import signal
 
 import numpy as np
@@ -96,21 +95,6 @@ def test_delivery_cannot_be_constructed():
 
     with pytest.raises(TypeError):
         shmtree.Delivery()
-
-
-def test_end_of_stream_waits_for_unacked_messages_elsewhere(arena, start):
-    sender, receiver = arena.create_pair()
-    sender.put(1)
-    ours, theirs = mp.Pipe()
-    child = start(peers.take_and_hang, receiver, theirs)
-    assert ours.recv() == (1, False)
-    sender.close()
-    with pytest.raises(queue.Empty):
-        receiver.get(timeout=0.05)
-    os.kill(child.pid, signal.SIGKILL)
-    assert receiver.get(timeout=30) == 1
-    with pytest.raises(EOFError):
-        receiver.get(timeout=60)
 
 
 def test_repr_of_a_delivery_shows_ticket_and_state(pair):
