@@ -39,7 +39,7 @@ Result<int> number_in(const Result<Item>& got) {
   return got->as<int>();
 }
 
-// What a killed peer does to the calls at the other end.
+// Effect of a killed peer on the calls at the other end.
 enum class Death { kReported, kEndsStream, kIgnored };
 
 // A wait that close() and a stop request end.

@@ -47,17 +47,6 @@ struct Patient : WaitHooks {
 
 }  // namespace
 
-TEST_CASE("Messages are received in order with rising tickets") {
-  auto channel = new_channel(new_arena());
-  for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(put(*channel, i * 11).value() == i);
-  for (std::uint64_t i = 0; i < 8; ++i) {
-    auto message = get_message(*channel, no_wait());
-    REQUIRE(message->ticket() == i);
-    REQUIRE(number_in(message->frame()) == i * 11);
-    REQUIRE_FALSE(message->redelivered());
-  }
-}
-
 // guarantee: get-once-in-order
 TEST_CASE("Concurrent processes lose nothing and keep the sender order") {
   constexpr std::uint64_t kEach = 3'000;
