@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "platform/dcheck.h"
 #include "platform/file.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
@@ -160,6 +161,7 @@ std::shared_ptr<Arena> Arena::find(const unsigned char uuid[16]) {
 }
 
 Result<Lease> Arena::hold_new(OwnedBlock block) {
+  SHMTREE_DCHECK(block.valid());
   const BlockRef ref = block.ref();
   Status begun = holders_.begin_new(block);
   if (!begun) return std::move(begun).error();

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <new>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::memory {
 
 Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages,
@@ -63,6 +65,7 @@ bool Mapping::remember(std::byte* address, std::uint64_t bytes) noexcept {
 
 std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_t offset, std::uint64_t bytes,
                               bool huge) noexcept {
+  SHMTREE_DCHECK(number < pieces.count && offset % kMaxPageBytes == 0 && offset + bytes <= geometry_.file_bytes());
   std::lock_guard guard(mutex_);
   std::atomic<std::byte*>* list = pieces.list.load(std::memory_order_relaxed);
   if (list == nullptr) {

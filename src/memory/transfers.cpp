@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
@@ -49,6 +50,7 @@ AllBegun& all_begun() noexcept {
 
 // Under the mutex.
 BegunMap::node_type take(AllBegun& all, BegunMap::const_iterator at) noexcept {
+  SHMTREE_DCHECK(at->second.home == nullptr || all.abroad.load(std::memory_order_relaxed) != 0);
   if (at->second.home != nullptr) all.abroad.fetch_sub(1, std::memory_order_relaxed);
   return all.begun.extract(at);
 }

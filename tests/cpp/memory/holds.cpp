@@ -319,11 +319,11 @@ TEST_CASE("The table of holds behaves like a map") {
     if ((random >> 60) % 2 == 0) {
       memory::HoldCounts::Hold* hold = table.add(id);
       REQUIRE(hold != nullptr);
-      hold->leases = static_cast<std::uint32_t>(key);
+      hold->generation = static_cast<std::uint32_t>(key);
       model[key] = true;
     } else if (memory::HoldCounts::Hold* hold = table.find(id)) {
       REQUIRE(model[key]);
-      REQUIRE(hold->leases == key);
+      REQUIRE(hold->generation == key);
       table.erase(hold);
       model[key] = false;
     } else {
