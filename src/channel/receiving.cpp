@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "channel/peer_wait.h"
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -23,6 +25,7 @@ bool Receiving::receive_returned(Incoming& out, Identity me, Receipt& receipt) n
 
 // Under the receivers' lock.
 bool Receiving::receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(parts_.control.shared.receivers_lock));
   if (load_relaxed(parts_.control.shared.returned) != 0) [[unlikely]] {
     if (receive_returned(out, me, receipt)) return true;
     if (receipt.starved) return false;
@@ -119,6 +122,7 @@ Status Receiving::discard_queued(const WaitContext& wait) {
 
 // Under the receivers' lock.
 void Receiving::drop_next(Drop& drop, Identity me) noexcept {
+  SHMTREE_DCHECK(!drop.made);
   ChannelHeader& shared = parts_.control.shared;
   drop.made = access() == Access::kFree && receive_next(drop.message, me, drop.receipt);
   if (drop.made) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);

@@ -3,11 +3,15 @@
 #include <new>
 #include <utility>
 
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
 
 void Returns::give_back(std::unique_ptr<Received> received) noexcept {
+  SHMTREE_DCHECK(received != nullptr);
   if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy in a forked child
   if (give_back_briefly(received->message)) return;
   const Kind kind = is_given_up(received->message) ? Kind::kGivenUp : Kind::kReceivable;
@@ -45,6 +49,7 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
 
 // Under the receivers' lock.
 Returns::Attempt Returns::try_return(const Incoming& message) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   Record* record = records_.find_free();
   if (record == nullptr) return {.lacks_record = true};
   return {.became = write_returned(*record, message)};
@@ -52,6 +57,7 @@ Returns::Attempt Returns::try_return(const Incoming& message) noexcept {
 
 // Call it after unlocking.
 void Returns::finish_return(Incoming& message, RecordState became) noexcept {
+  SHMTREE_DCHECK(!memory::HeldLocks::contains(control_.shared.receivers_lock));
   message.drop();
   watchers_.announce_settled(became);
 }
