@@ -6,6 +6,7 @@
 #include <string>
 
 #include "memory/event.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 #include "platform/never_destroyed.h"
 
@@ -63,6 +64,7 @@ Result<RateLimit> RateLimiter::checked(const RateLimit& limit, std::uint64_t cap
 }
 
 void RateLimiter::make(RateLimiterWords& words, const RateLimit& checked) noexcept {
+  SHMTREE_DCHECK(checked.error_buffer >= 1 && checked.min_size >= 1);
   words.samples_per_insert = checked.samples_per_insert;
   words.error_buffer = checked.error_buffer;
   words.min_size = checked.min_size;
@@ -90,6 +92,7 @@ std::uint64_t RateLimiter::inserts() const noexcept {
 
 // Returns how many more rows may be added, up to `most`, if `inserts` rows are added or have credits.
 std::uint64_t RateLimiter::insertable(std::uint64_t inserts, std::uint64_t most) const noexcept {
+  SHMTREE_DCHECK(most <= kMaxCredits / 2);
   const double offset = limit_.samples_per_insert * static_cast<double>(limit_.min_size);
   const double available = offset + limit_.error_buffer + static_cast<double>(samples_.count());
   const std::uint64_t free = limit_.min_size - std::min(limit_.min_size, inserts);

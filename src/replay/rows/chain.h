@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "platform/dcheck.h"
 #include "replay/rows/store.h"
 
 namespace shmtree::replay {
@@ -63,6 +64,7 @@ class Chain {
   // the end of its episode. Finds `successor` only if wants_successor.
   template <class Visit>
   Reach reach(Position from, std::uint32_t n, bool wants_successor, Visit visit) const noexcept {
+    SHMTREE_DCHECK(n != 0);
     Reach result;
     for (Position at = from;;) {
       const About& about = store_.about(at.ticket);
@@ -71,6 +73,7 @@ class Chain {
       if (at.slot >= end) return {};
       const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(about.ends) >> at.slot));
       const std::uint32_t here = std::min({n - result.rows, end - at.slot, to_end == 64 ? 64 : to_end + 1});
+      SHMTREE_DCHECK(here != 0 && at.slot + here <= store_.shape().rows_per_chunk);
       visit(at, here);
       result.rows += here;
       result.last = {at.ticket, at.slot + here - 1};
@@ -90,6 +93,7 @@ class Chain {
   // Writes to `out` the indices of the row itself and of every `stride`-th row after it in its episode. Stops at the
   // first row that is not ready, or when `out` is full. Returns the number written.
   std::size_t follow(Position from, std::uint64_t stride, std::span<std::uint64_t> out) const noexcept {
+    SHMTREE_DCHECK(stride != 0);
     std::size_t count = 0;
     for (std::uint64_t skipped = 0; count < out.size();) {
       const About& about = store_.about(from.ticket);
@@ -116,6 +120,7 @@ class Chain {
 
  private:
   static bool is_set(const std::atomic<std::uint64_t>& bits, std::uint32_t slot) noexcept {
+    SHMTREE_DCHECK(slot < kMaxRowsPerChunk);
     return (platform::load_relaxed(bits) >> slot & 1) != 0;
   }
   // Returns the state of the chunk with this ticket, with `rows` limited to the slots of a chunk. Empty if no chunk has

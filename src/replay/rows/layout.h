@@ -9,6 +9,7 @@
 
 #include "memory/layout.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/other_version.h"
 
 namespace shmtree::replay {
@@ -41,6 +42,7 @@ constexpr unsigned kTicketShift = 16;
 constexpr std::uint64_t kMaxTicket = ~std::uint64_t{0} >> kTicketShift;
 constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // index -1: the row was not added
 constexpr std::uint64_t pack(const Progress& progress) noexcept {
+  SHMTREE_DCHECK(progress.rows <= 0x7f && progress.ready <= 0x7f);
   return progress.ticket << kTicketShift | std::uint64_t{progress.ready} << 9 | std::uint64_t{progress.rows} << 2 |
          (progress.closed ? 2u : 0u) | (progress.busy ? 1u : 0u);
 }
@@ -95,6 +97,7 @@ struct ChunkStreams {
 };
 // Returns the stream position of a slot of the chunk.
 constexpr StreamStep step_of(const ChunkStreams& chunk, std::uint64_t slot) noexcept {
+  SHMTREE_DCHECK(slot < kMaxRowsPerChunk);
   if ((chunk.begins | chunk.finals) == 0) return {chunk.first.stream, chunk.first.rows + slot};
   const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~chunk.finals)); };
   const std::uint64_t begun = chunk.begins & bits_below(slot + 1);

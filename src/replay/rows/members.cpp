@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
 #include "platform/weak_registry.h"
@@ -50,6 +51,7 @@ void Members::enter(Identity me) noexcept {
 }
 
 void Members::join(Identity me) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(counted_, me) != me) objects_ = 0;  // a forked child has none of its parent's

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "platform/dcheck.h"
 #include "replay/rows/chain.h"
 
 namespace shmtree::replay {
@@ -51,6 +52,7 @@ std::uint64_t RowCount::count_all(const Store& store) const noexcept {
 
 void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
   std::uint8_t& rows = rows_[store.shape().chunk_of(ticket)];
+  SHMTREE_DCHECK(sum_ >= rows);
   sum_ -= rows;
   rows = 0;
 }

@@ -8,7 +8,9 @@
 
 #include "memory/control_block.h"
 #include "memory/event.h"
+#include "memory/held_locks.h"
 #include "memory/robust_lock.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 
 namespace shmtree::replay {
@@ -140,6 +142,7 @@ std::uint64_t Store::extents_bytes(const Shape& shape) noexcept {
 
 // Returns null if the extent does not exist yet, or if this process cannot map it.
 std::byte* Store::find_extent(std::uint64_t number) const noexcept {
+  SHMTREE_DCHECK(number < extents_.size());
   const memory::BlockTable& blocks = arena_->blocks();
   const memory::BlockEntry* entry = blocks.entry(control_.ref().id);
   const auto listed =
@@ -173,6 +176,7 @@ Status Store::add_extent(std::uint64_t number, const WaitContext& wait) {
 }
 
 Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
+  SHMTREE_DCHECK(!memory::HeldLocks::contains(header().lock));
   auto block = arena_->allocate(shape_.extent_bytes, BlockKind::kExtent, wait);
   if (!block) return std::move(block).error();
   auto held = arena_->hold_new(std::move(*block));
@@ -200,6 +204,7 @@ std::uint64_t Store::reserved_by(std::uint64_t ticket) const noexcept {
 
 // Finishes the work of a lock owner that died while it opened or closed a chunk.
 void Store::repair() noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   const std::uint64_t ticket = load_relaxed(header().opening);
   const Window now = window();
   std::uint64_t busy = pack({.ticket = ticket, .busy = true});
@@ -214,6 +219,7 @@ void Store::repair() noexcept {
 
 // Drops the oldest chunks from the window until one more fits.
 void Store::make_space() noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   for (Window now = window(); now.head < now.tail; ++now.head) {
     const std::uint64_t reserved = load_relaxed(header().reserved);
     const bool has_chunk = now.tail + 1 - now.head <= shape_.chunks;
@@ -226,6 +232,7 @@ void Store::make_space() noexcept {
 
 // Makes the chunk busy under this ticket. Returns false if its last owner is alive and in the middle of a row.
 bool Store::try_open(std::uint64_t ticket) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   std::uint64_t word = load_acquire(progress_word(ticket));
   do {
     const Progress now = unpack_progress(word);
@@ -239,6 +246,7 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
 // Runs under the lock, so no process opens `previous` again meanwhile, and the link goes into the right chunk.
 void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
                      std::uint64_t previous) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   About& what = about(ticket);
   store_relaxed(what.owner, owner);
   store_relaxed(what.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
@@ -301,6 +309,7 @@ Status Store::clear(const WaitContext& wait) {
 }
 
 bool Store::take_chunk(const Progress& left) noexcept {
+  SHMTREE_DCHECK(!left.busy);
   Progress busy = left;
   busy.busy = true;
   std::uint64_t idle = pack(left);
@@ -308,12 +317,14 @@ bool Store::take_chunk(const Progress& left) noexcept {
 }
 
 void Store::make_ready(Progress& left, std::uint32_t ready) noexcept {
+  SHMTREE_DCHECK(left.ready <= ready && ready <= left.rows);
   std::uint64_t before = pack(left);
   left.ready = ready;
   compare_swap(progress_word(left.ticket), before, pack(left));
 }
 
 bool Store::close_chunk(const Progress& left) noexcept {
+  SHMTREE_DCHECK(!left.busy && !left.closed);
   if (!arena_->reconciler().lock_quietly(header().lock, WaitContext{Deadline::immediate()})) return false;
   if (load_relaxed(header().opening) != 0) repair();
   store_release(header().opening, load_relaxed(header().tail));
@@ -336,6 +347,7 @@ Status Store::prepare_chunk(std::uint64_t ticket, const WaitContext& wait) {
 }
 
 void Store::begin_with(const Window& window, const Origin& origin) noexcept {
+  SHMTREE_DCHECK(window.head <= window.tail && window.tail - window.head <= shape_.chunks);
   header().origin = origin;
   std::uint64_t reserved = 0;
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) reserved += reserved_by(ticket);
@@ -362,7 +374,7 @@ bool Store::offer_chunk(const Progress& left) noexcept {
   if (!compare_swap(progress_word(left.ticket), busy, pack(left))) return false;
   for (auto& offer : header().offers) {
     std::uint64_t seen = load_acquire(offer);
-    const bool is_free = seen == 0 || progress(seen).ticket != seen || !may_go_on(progress(seen));
+    const bool is_free = seen == 0 || seen > kMaxTicket || progress(seen).ticket != seen || !may_go_on(progress(seen));
     if (is_free && compare_swap(offer, seen, left.ticket)) return true;
   }
   return false;

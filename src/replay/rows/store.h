@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "memory/arena.h"
+#include "platform/dcheck.h"
 #include "platform/waiting.h"
 #include "replay/rows/row_count.h"
 #include "replay/rows/shape.h"
@@ -87,7 +88,10 @@ class Store {
   // owner has lost the chunk.
   bool take_chunk(const Progress& left) noexcept;
   // Publishes `now` with release order, so that a reader that sees it also sees what the owner wrote before.
-  void leave_chunk(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
+  void leave_chunk(const Progress& now) noexcept {
+    SHMTREE_DCHECK(!now.busy && now.ready <= now.rows && now.rows <= shape_.rows_per_chunk);
+    platform::store_release(progress_word(now.ticket), pack(now));
+  }
   // In a chunk that its owner is not writing, marks the first `ready` slots as ready. Does nothing if the owner has
   // lost the chunk.
   void make_ready(Progress& left, std::uint32_t ready) noexcept;
@@ -117,12 +121,17 @@ class Store {
   About& about(std::uint64_t ticket) const noexcept { return about_[chunk_of(ticket)]; }
   // Take the number of the chunk, which is below Shape::places, instead of its ticket.
   Entry entry_of_chunk(std::uint64_t chunk, std::uint64_t slot) const noexcept {
+    SHMTREE_DCHECK(chunk < shape_.chunks && slot < shape_.rows_per_chunk);
     const std::uint64_t number = shape_.extent_of(chunk);
     return {extent(number), ((chunk - number * shape_.chunks_per_extent) << shape_.row_bits) + slot};
   }
-  About& about_of_chunk(std::uint64_t chunk) const noexcept { return about_[chunk]; }
+  About& about_of_chunk(std::uint64_t chunk) const noexcept {
+    SHMTREE_DCHECK(chunk < shape_.chunks);
+    return about_[chunk];
+  }
   // Returns the number of the slot among Shape::slots(). Tables have one entry for each.
   std::uint64_t slot(std::uint64_t ticket, std::uint64_t row) const noexcept {
+    SHMTREE_DCHECK(row < shape_.rows_per_chunk);
     return chunk_of(ticket) * shape_.rows_per_chunk + row;
   }
 
@@ -135,6 +144,7 @@ class Store {
   }
   // Takes the number of the chunk, which is below Shape::places, instead of its ticket.
   Progress progress_of_chunk(std::uint64_t chunk) const noexcept {
+    SHMTREE_DCHECK(chunk < shape_.chunks);
     return unpack_progress(platform::load_acquire(progress_[chunk]));
   }
   void fetch_progress_of_chunk(std::uint64_t chunk) const noexcept { platform::prefetch(&progress_[chunk], 1); }
