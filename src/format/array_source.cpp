@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "platform/dcheck.h"
 #include "platform/hash.h"
 
 namespace shmtree::format {
@@ -28,6 +29,7 @@ std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
     known.whole_words |= wanted.whole_words;
     return number - 1;
   }
+  SHMTREE_DCHECK(wanted.bytes != 0 && wanted.item_bytes != 0);
   const auto added = static_cast<std::uint32_t>(ranges_.size());
   ranges_.push(wanted);
   if (ranges_.size() > added) numbers_.insert(number, added + 1);
@@ -41,6 +43,7 @@ bool SourceTable::same_geometry(const SourceRange& a, const SourceRange& b) cons
 }
 
 void SourceTable::rewind(const Mark& mark) noexcept {
+  SHMTREE_DCHECK(mark.ranges <= ranges_.size() && mark.geometries <= geometries_.size());
   geometries_.truncate(mark.geometries);
   // Newest first, so that each entry is still in its place when it is looked up.
   while (ranges_.size() > mark.ranges) {
