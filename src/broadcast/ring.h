@@ -174,8 +174,6 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // Number of cursors, those of dead processes included.
   std::uint32_t readers() const noexcept { return cursors().count(); }
-  // Names the first violated invariant; empty if there is none. No other thread may use the ring. For tests.
-  std::string check() const;
 
  private:
   Ring(std::shared_ptr<Arena> arena, memory::Lease control, const RingUse& use);

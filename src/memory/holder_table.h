@@ -122,7 +122,7 @@ class HolderTable {
   bool is_inherited(BlockRef ref, std::uint32_t forks) noexcept;
 
   std::uint32_t fork_epoch() const noexcept { return fork_epoch_.load(std::memory_order_relaxed); }
-  // Number of leases in this process, for tests and stats.
+  // Number of leases in this process, for tests.
   std::uint64_t lease_count();
 
   // Fork handlers. pass_to_child(), in the parent: sets the child's bit for every block of which this process has a

@@ -147,8 +147,7 @@ void bind_broadcast(py::module_& module) {
             unwrap(ring.check_options({capacity, history, max_bytes, allow_pickle, waits}));
           },
           "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
-      .def("progress", &progress_of)
-      .def("check", &Ring::check);
+      .def("progress", &progress_of);
   py::class_<BroadcastEnd>(module, "BroadcastBase", plain_class())
       .def(py::init<std::shared_ptr<Ring>, bool>(), "ring"_a, "allow_pickle"_a)
       .def_property_readonly("_ring", &BroadcastEnd::ring)

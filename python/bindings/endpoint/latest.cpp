@@ -115,8 +115,7 @@ void bind_latest(py::module_& module) {
             unwrap(store.check_options({history, allow_pickle}));
           },
           "history"_a, "allow_pickle"_a)
-      .def("progress", [](const Store& store) { return progress_of(*store.ring()); })
-      .def("check", [](const Store& store) { return store.ring()->check(); });
+      .def("progress", [](const Store& store) { return progress_of(*store.ring()); });
   py::class_<LatestEnd> end(module, "LatestBase", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
       .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })

@@ -406,14 +406,6 @@ Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions 
   return out_of_memory();
 }
 
-Result<Gather> Gather::of_rows(std::shared_ptr<const Store> store) try {
-  GatherOptions options;
-  for (std::size_t leaf = 0; leaf < store->shape().leaves.size(); ++leaf) options.outputs.push_back({.leaf = leaf});
-  return create(std::move(store), std::move(options));
-} catch (const std::bad_alloc&) {
-  return out_of_memory();
-}
-
 // Reads some rows of the batch, the first of which is row `first`.
 Gather::Outcome Gather::read_part(std::span<const std::uint64_t> indices, std::size_t first,
                                   std::span<std::byte* const> out, std::span<bool> gone,

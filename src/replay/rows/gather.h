@@ -47,8 +47,6 @@ class Gather {
 
   // Code::kInvalid if an output needs more successors than Shape::ahead, or a leaf that does not exist.
   static Result<Gather> create(std::shared_ptr<const Store> store, GatherOptions options);
-  // Returns a gather of every leaf of the rows.
-  static Result<Gather> of_rows(std::shared_ptr<const Store> store);
 
   // Returns the size of an output, in bytes per row.
   std::uint64_t bytes(std::size_t output) const noexcept { return bytes_[output]; }

@@ -416,33 +416,4 @@ Window Store::window() const noexcept {
   return {head, tail};
 }
 
-std::string Store::check() const {
-  const Window now = window();
-  if (load_relaxed(header().opening) != 0) return "a chunk is being opened";
-  std::uint64_t reserved = 0;
-  for (std::uint64_t ticket = now.head; ticket < now.tail; ++ticket) reserved += reserved_by(ticket);
-  if (reserved != load_relaxed(header().reserved)) {
-    return std::to_string(load_relaxed(header().reserved)) + " rows are reserved, not " + std::to_string(reserved);
-  }
-  if (reserved > shape_.capacity) return "more rows than the capacity";
-  for (std::uint64_t chunk = 0; chunk < shape_.chunks; ++chunk) {
-    const Progress at = unpack_progress(load_relaxed(progress_[chunk]));
-    if (at.ticket != 0 && chunk_of(at.ticket) != chunk) return "a chunk has the ticket of another chunk";
-    if (at.ticket >= now.tail) return "a chunk has a ticket that was never assigned";
-    if (at.rows > shape_.rows_per_chunk) return "a chunk has too many rows";
-    if (at.ready > at.rows) return "a chunk has more ready rows than rows";
-    const std::uint64_t above = ~bits_below(at.rows);
-    const About& what = about_[chunk];
-    if (at.ticket == 0 || at.busy) continue;
-    const std::uint64_t bits = load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated);
-    if (((bits | load_relaxed(what.begins)) & above) != 0) {
-      return "a chunk has bits of slots beyond its rows";
-    }
-    if ((load_relaxed(what.truncated) & ~load_relaxed(what.ends)) != 0) return "a truncated episode did not end";
-    if (load_relaxed(what.next) > now.tail || load_relaxed(what.previous) >= at.ticket)
-      return "a link of a chunk is invalid";
-  }
-  return {};
-}
-
 }  // namespace shmtree::replay

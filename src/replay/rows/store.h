@@ -184,9 +184,6 @@ class Store {
   Status prepare_chunk(std::uint64_t ticket, const WaitContext& wait);
   void begin_with(const Window& window, const Origin& origin) noexcept;
 
-  // Returns the first invariant that does not hold, or an empty string. For tests, without concurrent changes.
-  std::string check() const;
-
  private:
   Store(std::shared_ptr<Arena> arena, memory::Lease control, Shape shape, std::uint64_t note_bytes,
         std::uint64_t table_bytes);

@@ -30,7 +30,7 @@ TEST_CASE("A row is ready once all its successors were added") {
         }
       }
       CHECK(chains_are_right(store));
-      CHECK(store->check().empty());
+      CHECK(check_rows(*store).empty());
     }
   }
 }
@@ -51,7 +51,7 @@ TEST_CASE("A done row is ready at once without final observations") {
     CHECK(writer.end({}, false, patience()).ok());
     CHECK(store->size() == 6);
     CHECK(chains_are_right(store));
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("A final observation follows the last row and is no row") {
     const Slot row{cut / rows_per_chunk, cut % rows_per_chunk};
     CHECK(row.bit(store->about(row.ticket).truncated) == 1);
     CHECK(chains_are_right(store));
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("A done row without its final is ready at the next call") {
     writer.close();
     CHECK(store->size() == 4);
     CHECK(chains_are_right(store));
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("Rows that lack successors stay hidden after close or exit") {
   CHECK(store->size() == 16);
   add(writer, 200).value();
   CHECK(store->size() == 16);
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 TEST_CASE("An end without rows does nothing and bad finals are refused") {
@@ -153,7 +153,7 @@ TEST_CASE("A forked child continues with a stream of its own") {
   for (std::uint64_t i = 3; i < 6; ++i) add(writer, i).value();
   CHECK(store->size() == 4 + 6);
   CHECK(chains_are_right(store));
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 TEST_CASE("A slow writer leaves its chunk before the window passes it") {
@@ -167,7 +167,7 @@ TEST_CASE("A slow writer leaves its chunk before the window passes it") {
     for (std::uint64_t j = 0; j < 20; ++j) add(fast, 20 * i + j).value();
   }
   CHECK(chains_are_right(store));
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 namespace {
@@ -245,7 +245,7 @@ TEST_CASE("Rows added at once are observed like rows added singly") {
     std::sort(told.priorities.begin(), told.priorities.end());
     CHECK(told.indices == indices);
     CHECK(told.priorities == priorities);
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
     CHECK(writer.extend({.columns = std::span(columns).first(2), .count = 1}, nullptr, patience()).code() ==
           Code::kInvalid);
   }

@@ -11,6 +11,7 @@
 #include "replay/rows/writer.h"
 #include "support/arenas.h"
 #include "support/row_reader.h"
+#include "support/rows_check.h"
 
 namespace shmtree::test {
 
