@@ -25,20 +25,20 @@ void ReplayState::close() {
   closed.store(true, std::memory_order_relaxed);
   std::shared_ptr<ReplayCore> last;  // Released outside the mutex.
   std::shared_ptr<endpoint::Name> last_name;
-  std::vector<std::weak_ptr<ReplayWriterState>> made;
+  std::vector<std::weak_ptr<ReplayWriterState>> open_writers;
   std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> of_threads;
   {
     const std::lock_guard guard(mutex);
     last = std::move(core);
     last_name = std::move(name);
-    made = std::move(writers);
+    open_writers = std::move(writers);
     of_threads = std::move(by_thread);
   }
   if (last != nullptr) {
     last->buffer->sampling().end();
     last->buffer->tables()->wake_all();
   }
-  for (const auto& each : made) {
+  for (const auto& each : open_writers) {
     if (const auto writer = each.lock()) writer->close();
   }
   for (const auto& [thread, writer] : of_threads) writer->close();

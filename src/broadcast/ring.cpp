@@ -83,9 +83,9 @@ Ring::~Ring() {
   rings().erase(this);
 }
 
-std::shared_ptr<Ring> Ring::known(std::shared_ptr<Ring> made) {
+std::shared_ptr<Ring> Ring::registered(std::shared_ptr<Ring> ring) {
   return rings().insert(
-      made, [&](const Ring& other) { return other.arena() == made->arena() && other.block() == made->block(); });
+      ring, [&](const Ring& other) { return other.arena() == ring->arena() && other.block() == ring->block(); });
 }
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const Options& options,
@@ -114,7 +114,7 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
   const std::vector<BlockRef> nothing(entries);
   auto control = hold_control_block(*arena, std::move(*block), nothing, wait);
   if (!control) return std::move(control).error();
-  return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control), use)));
+  return registered(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -147,7 +147,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
                     entries <= kMaxEntries && capacity != 0 && capacity < entries && history < entries &&
                     control_bytes(use, entries) <= arena->blocks().capacity_of(block.id);
   if (!fits) return Error{.code = Code::kIncompatible, .message = "this block of the arena is not " + name};
-  return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
+  return registered(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -648,8 +648,8 @@ Result<Lease> Ring::hold(const Entry& from, std::uint64_t ticket, BlockRef block
   if (!arena_->blocks().is_current(block)) return overwritten();
   auto held = arena_->hold_while(block, from.ticket, ticket + 1);
   if (!held) return held;
-  const memory::BlockEntry* known = arena_->blocks().entry(block.id);
-  const bool fits = memory::is_kind(*known, BlockKind::kPublished) && bytes <= held->bytes() &&
+  const memory::BlockEntry* listed = arena_->blocks().entry(block.id);
+  const bool fits = memory::is_kind(*listed, BlockKind::kPublished) && bytes <= held->bytes() &&
                     bytes <= arena_->blocks().capacity_of(block.id) && arena_->blocks().is_current(block);
   if (!fits) return damaged();
   return held;

@@ -177,7 +177,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
  private:
   Ring(std::shared_ptr<Arena> arena, memory::Lease control, const RingUse& use);
-  static std::shared_ptr<Ring> known(std::shared_ptr<Ring> made);
+  static std::shared_ptr<Ring> registered(std::shared_ptr<Ring> ring);
   friend Call;
   void after_use() noexcept {
     if (ends_.load(std::memory_order_relaxed) == 0) [[unlikely]]

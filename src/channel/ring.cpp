@@ -349,9 +349,9 @@ void RingHead::note_receipt() const noexcept {
 // Prefetches the next message from the sender's core while this one is decoded. It most likely has the same size.
 void RingHead::fetch_next(std::uint64_t bytes) const noexcept {
   const std::uint64_t head = load_relaxed(control_.shared.head);
-  const Segment& known = known_first_.last();
-  if (head == load_relaxed(control_.shared.cached_tail) || !known) return;
-  prefetch(&known.at(head), sizeof(RingSlot) + (bytes <= control_.inline_bytes() ? bytes : 0));
+  const Segment& segment = known_first_.last();
+  if (head == load_relaxed(control_.shared.cached_tail) || !segment) return;
+  prefetch(&segment.at(head), sizeof(RingSlot) + (bytes <= control_.inline_bytes() ? bytes : 0));
 }
 
 }  // namespace shmtree::channel

@@ -101,8 +101,8 @@ void FrameBuilder::add_blob(const void* bytes, std::size_t count, bool read_only
 std::uint32_t FrameBuilder::add_external(const External& range) noexcept {
   const std::size_t count = externals_.size();
   for (std::size_t i = count; i > 0 && count - i < kLookBack; --i) {
-    const External& known = externals_[i - 1];
-    if (known.reference == range.reference && known.offset == range.offset && known.bytes == range.bytes)
+    const External& earlier = externals_[i - 1];
+    if (earlier.reference == range.reference && earlier.offset == range.offset && earlier.bytes == range.bytes)
       return static_cast<std::uint32_t>(i - 1);
   }
   externals_.push(range);

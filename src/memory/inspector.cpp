@@ -45,10 +45,10 @@ std::string Inspector::describe_holders(std::size_t most) const {
   };
   std::vector<Total> totals;
   for (const HolderInfo& info : holders()) {
-    auto known = std::find_if(totals.begin(), totals.end(), [&](const Total& total) { return total.pid == info.pid; });
-    if (known == totals.end()) known = totals.insert(totals.end(), Total{info.pid, 0, 0});
-    known->bytes += info.bytes;
-    known->oldest_ns = std::max(known->oldest_ns, info.held_ns);
+    auto found = std::find_if(totals.begin(), totals.end(), [&](const Total& total) { return total.pid == info.pid; });
+    if (found == totals.end()) found = totals.insert(totals.end(), Total{info.pid, 0, 0});
+    found->bytes += info.bytes;
+    found->oldest_ns = std::max(found->oldest_ns, info.held_ns);
   }
   std::sort(totals.begin(), totals.end(), [](const Total& a, const Total& b) { return a.bytes > b.bytes; });
   std::string text;

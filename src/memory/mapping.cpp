@@ -74,7 +74,7 @@ std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_
     if (list == nullptr) return nullptr;
     pieces.list.store(list, std::memory_order_release);
   }
-  if (std::byte* known = list[number].load(std::memory_order_relaxed)) return known;
+  if (std::byte* existing = list[number].load(std::memory_order_relaxed)) return existing;
   if (!file_.is_ours()) return nullptr;
   std::byte* mapped = platform::try_map_shared(file_.number(), offset, bytes);
   if (mapped == nullptr) return nullptr;

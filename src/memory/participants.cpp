@@ -119,8 +119,8 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   store_release(mine.generation, generation);
   store_release(mine.status, static_cast<std::uint32_t>(status));
   std::atomic<std::uint32_t>& high = mapping_.header().participants_high;
-  std::uint32_t known = load_acquire(high);
-  while (known <= number && !compare_swap(high, known, number + 1)) {
+  std::uint32_t seen = load_acquire(high);
+  while (seen <= number && !compare_swap(high, seen, number + 1)) {
   }
   return make_identity(number, generation);
 }
@@ -128,9 +128,9 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
 Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {
   SHMTREE_DCHECK(claimed.identity != kNoIdentity && claimed.lock.valid());
   const std::lock_guard guard(mutex_);
-  if (const Identity known = load_identity(); known != kNoIdentity) {  // another thread was faster
+  if (const Identity existing = load_identity(); existing != kNoIdentity) {  // another thread was faster
     store_release(slot_of_identity(claimed.identity).status, static_cast<std::uint32_t>(ParticipantStatus::kFree));
-    return known;
+    return existing;
   }
   if (load_acquire(forks_) != forks) keep_lock_from_children(claimed);
   become(std::move(claimed));

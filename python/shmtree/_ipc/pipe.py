@@ -171,13 +171,13 @@ class Connection:
             TypeError: The buffer is read-only or its items have gaps between them; no message is received.
             EOFError: The other side is gone.
         """
-        room = _part(buf, offset, None)
-        if room.readonly:
+        target = _part(buf, offset, None)
+        if target.readonly:
             raise TypeError("the buffer is read-only; it must be writable")
         view = self._next_bytes()
-        if len(view) > len(room):
+        if len(view) > len(target):
             raise BufferTooShort(bytes(view))
-        room[: len(view)] = view
+        target[: len(view)] = view
         return len(view)
 
     def fileno(self) -> int:

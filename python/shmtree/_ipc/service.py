@@ -470,16 +470,16 @@ class Service(Generic[_T]):
 
     def _client(self, handle: bytes) -> Sender | None:
         """Returns the reply channel of a client; None if the client is gone or the channel cannot be opened here."""
-        made = self._clients.get(handle)
+        replies = self._clients.get(handle)
         try:
-            if made is None and handle not in self._clients:
-                made = self._open_replies(handle)
-            if made is not None and not _is_there(made):
-                made = None
+            if replies is None and handle not in self._clients:
+                replies = self._open_replies(handle)
+            if replies is not None and not _is_there(replies):
+                replies = None
         except (OSError, ValueError, MemoryError, Error):  # the server continues with the other clients
             return None
-        self._clients[handle] = made
-        return made
+        self._clients[handle] = replies
+        return replies
 
     def _open_replies(self, handle: bytes) -> Sender | None:
         if len(self._clients) >= self._few:

@@ -182,19 +182,19 @@ def arrive(pair: Pair, letter: str, token: int) -> Any:
 
     pair = Pair(*pair)
     if pair.machine == _actors.machine():
-        made = _at_home(pair, letter)
-        made._pair = pair
+        end = _at_home(pair, letter)
+        end._pair = pair
         pair.settle([], [(letter, token)])
-        return made
+        return end
     method = "open_sender" if letter == "s" else "open_receiver"
     try:
         handle = _actors.call(_actors.here(), method, pair.number, pair.home, tuple(pair.terms), (letter, token))
     except Ended:
         raise errors.ChannelClosed("the pair was closed before this end of it was unpickled") from None
     with _grants.open_channel(handle, None, letter == "r") as (channel, _):
-        made = RemoteSender._of(channel) if letter == "s" else RemoteReceiver._of(channel)
-        made._pair = pair
-        return made
+        end = RemoteSender._of(channel) if letter == "s" else RemoteReceiver._of(channel)
+        end._pair = pair
+        return end
 
 
 def _at_home(pair: Pair, letter: str) -> Any:

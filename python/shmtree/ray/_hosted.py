@@ -13,7 +13,7 @@ from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _handles
 from ._arrivals import Arrivals
 from ._deaths import Deaths
-from ._keeper import Kept
+from ._keeper import StoredChannel
 from ._landing import ORIGINS, WORDS, Landing
 from ._pump import Ended, Peer
 from ._tickets import Runs, each_of, runs
@@ -39,7 +39,7 @@ class Hosted:
         inherited: Messages that a killed gateway had taken for other nodes, by ticket.
     """
 
-    def __init__(self, node: str, kept: Kept | None, record: dict[str, Any]) -> None:
+    def __init__(self, node: str, kept: StoredChannel | None, record: dict[str, Any]) -> None:
         self.node = node
         if kept is None:
             channel = _handles.new_channel(Terms(*record["terms"]))
@@ -66,9 +66,9 @@ class Hosted:
         return self._handle
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> StoredChannel:
         ends = "s" * self._may_send() + "r" * self._may_receive()
-        return Kept(self.record, self._handle, ends, (self._table,))
+        return StoredChannel(self.record, self._handle, ends, (self._table,))
 
     @property
     def receiver(self) -> Receiver[Any]:

@@ -71,11 +71,11 @@ void RateLimiter::make(RateLimiterWords& words, const RateLimit& checked) noexce
 }
 
 RateLimiter::RateLimiter(RateLimiterWords& words, std::shared_ptr<memory::Arena> arena,
-                         std::shared_ptr<BufferMembers> members, std::uint64_t about) noexcept
+                         std::shared_ptr<BufferMembers> members, std::uint64_t block) noexcept
     : words_(words),
       arena_(std::move(arena)),
       members_(std::move(members)),
-      about_(about),
+      block_(block),
       inserts_(words.inserts),
       samples_(words.samples),
       limit_{.samples_per_insert = load_once(words.samples_per_insert),
@@ -161,7 +161,7 @@ Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext
     if (ready()) return true;  // all that they did happened before they died
     return std::move(alive).error();
   };
-  memory::EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
+  memory::EventWait waiting(by.event, {arena_->participants(), by.what, block_}, wait);
   auto came = memory::wait_until(waiting, wait, "the rate limit", ready, check_members);
   return came ? std::move(taken) : std::move(came).error();
 }

@@ -16,7 +16,7 @@
 
 namespace shmtree::replay {
 
-enum class What : std::uint8_t {
+enum class OutputKind : std::uint8_t {
   kHere,            // A leaf of the row.
   kSuccessor,       // The leaf n_step rows later, or at the end of the episode (Reach::successor).
   kStack,           // A leaf of the row and of earlier rows of its episode, oldest first.
@@ -28,7 +28,7 @@ enum class What : std::uint8_t {
 };
 
 struct Output {
-  What what = What::kHere;
+  OutputKind kind = OutputKind::kHere;
   std::size_t leaf = 0;        // Number of the leaf, if the output is of one.
   std::uint32_t frames = 1;    // Number of frames of a stack.
   bool repeats_first = false;  // Pads a stack at the start of an episode with the first frame, not with zeros.

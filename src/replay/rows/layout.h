@@ -2,7 +2,7 @@
 // recovery finds after a kill at each step. Rows are stored in chunks.
 //
 // Primary state: the window [head, tail), and `progress` of each chunk. `reserved` is derived state. `opening` and
-// `about` tell recovery what to check. All other fields are constant.
+// `ChunkInfo` tell recovery what to check. All other fields are constant.
 #pragma once
 
 #include <bit>
@@ -72,7 +72,7 @@ constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
 
 // Metadata of one chunk, valid while the chunk has the ticket for which it was written. The bits of a slot are valid
 // once the next slot of its stream is written or, if rows need successors, once the slot is ready.
-struct alignas(64) About {
+struct alignas(64) ChunkInfo {
   std::atomic<Identity> owner;  // kNoIdentity: the chunk is offered, and the writer that takes it becomes its owner
   std::atomic<std::uint32_t> stream;     // stream of the first slot
   std::atomic<std::uint64_t> first_row;  // Number of rows that the stream had before this chunk.
@@ -83,7 +83,7 @@ struct alignas(64) About {
   std::atomic<std::uint64_t> truncated;  // Last row of an episode that was cut off, so not terminal.
   std::atomic<std::uint64_t> begins;     // First row of another stream, after its writer took over the chunk.
 };
-static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
+static_assert(sizeof(ChunkInfo) == 64 && offsetof(ChunkInfo, ends) == 32);
 
 // A position in a stream: the stream's number, and the number of its earlier rows.
 struct StreamStep {
@@ -137,7 +137,7 @@ struct alignas(64) ReplayHeader {
   Event ready;  // signalled when rows become ready
 
   alignas(64) std::uint64_t column_bytes[kMaxColumns];  // bytes of an entry of each column
-  std::uint64_t note_offset, note_bytes, progress_offset, about_offset;
+  std::uint64_t note_offset, note_bytes, progress_offset, info_offset;
   std::uint64_t tables_offset, tables_bytes;
 
   // Written by the creator before it publishes the buffer.

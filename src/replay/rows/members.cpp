@@ -29,9 +29,9 @@ platform::WeakRegistry<BufferMembers>& all_members() noexcept {
 // Process id for which leave_all() ran. A forked child has another id.
 constinit std::atomic<int> g_left{0};
 
-bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t about) noexcept {
+bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t block) noexcept {
   return std::any_of(std::begin(participant.waits), std::end(participant.waits), [&](const memory::Wait& wait) {
-    return memory::what_of_wait(load_acquire(wait.what)) == what && load_relaxed(wait.about) == about;
+    return memory::what_of_wait(load_acquire(wait.what)) == what && load_relaxed(wait.about) == block;
   });
 }
 
@@ -96,9 +96,9 @@ BufferMembers::~BufferMembers() {
 }
 
 std::shared_ptr<BufferMembers> BufferMembers::of(std::shared_ptr<Store> store, BufferMemberWords& words) {
-  const std::shared_ptr<BufferMembers> made(new BufferMembers(std::move(store), words));
-  return all_members().insert(made, [&](const BufferMembers& other) {
-    return other.store_->arena() == made->store_->arena() && other.store_->block() == made->store_->block();
+  const std::shared_ptr<BufferMembers> members(new BufferMembers(std::move(store), words));
+  return all_members().insert(members, [&](const BufferMembers& other) {
+    return other.store_->arena() == members->store_->arena() && other.store_->block() == members->store_->block();
   });
 }
 
@@ -115,11 +115,11 @@ void BufferMembers::leave_all() noexcept {
 Waiters waiters_of(const Store& store) {
   Waiters found;
   const memory::Participants& participants = store.arena()->participants();
-  const std::uint64_t about = memory::pack(store.block());
+  const std::uint64_t block = memory::pack(store.block());
   for (std::uint32_t slot = 0; slot < participants.used_slots(); ++slot) {
     const memory::Participant& participant = participants.slot(slot);
-    const bool adds = waits(participant, WaitFor::kRateLimit, about);
-    const bool tries = waits(participant, WaitFor::kRows, about);
+    const bool adds = waits(participant, WaitFor::kRateLimit, block);
+    const bool tries = waits(participant, WaitFor::kRows, block);
     if ((!adds && !tries) || !participants.is_owner_alive(slot)) continue;
     const int pid = load_relaxed(participant.pid);
     if (adds) found.adding.push_back(pid);

@@ -24,14 +24,14 @@ using memory::round_up;
 namespace {
 
 struct ControlPlan {
-  std::uint64_t note, progress, about, tables, list, bytes;
+  std::uint64_t note, progress, info, tables, list, bytes;
 };
 ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept {
   ControlPlan plan{};
   plan.note = sizeof(ReplayHeader);
   plan.progress = round_up(plan.note + note_bytes, 64);
-  plan.about = round_up(plan.progress + shape.chunks * sizeof(std::uint64_t), 64);
-  plan.tables = plan.about + shape.chunks * sizeof(About);
+  plan.info = round_up(plan.progress + shape.chunks * sizeof(std::uint64_t), 64);
+  plan.tables = plan.info + shape.chunks * sizeof(ChunkInfo);
   plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes of the block: HolderTable::refer()
   plan.bytes = plan.list + shape.max_extents * sizeof(memory::ListEntry);
   return plan;
@@ -51,7 +51,7 @@ Store::Store(std::shared_ptr<Arena> arena, Lease control, Shape shape, std::uint
     : arena_(std::move(arena)), control_(std::move(control)), shape_(std::move(shape)), extents_(shape_.max_extents) {
   const ControlPlan plan = plan_of(shape_, note_bytes, table_bytes);
   progress_ = reinterpret_cast<std::atomic<std::uint64_t>*>(control_.data() + plan.progress);
-  about_ = reinterpret_cast<About*>(control_.data() + plan.about);
+  info_ = reinterpret_cast<ChunkInfo*>(control_.data() + plan.info);
   note_ = {control_.data() + plan.note, note_bytes};
   tables_ = {control_.data() + plan.tables, table_bytes};
 }
@@ -85,7 +85,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   header->note_offset = plan.note;
   header->note_bytes = note.size();
   header->progress_offset = plan.progress;
-  header->about_offset = plan.about;
+  header->info_offset = plan.info;
   header->tables_offset = plan.tables;
   header->tables_bytes = table_bytes;
   random_bytes(header->origin.uuid, sizeof header->origin.uuid);
@@ -236,7 +236,7 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
   std::uint64_t word = load_acquire(progress_word(ticket));
   do {
     const Progress now = unpack_progress(word);
-    const Identity owner = load_relaxed(about_[chunk_of(ticket)].owner);
+    const Identity owner = load_relaxed(info_[chunk_of(ticket)].owner);
     if (now.busy && arena_->participants().is_alive(owner)) return false;
   } while (!compare_swap(progress_word(ticket), word, pack({.ticket = ticket, .busy = true})));
   fence_release();  // a reader that sees new bytes also sees that the old ticket is gone
@@ -247,15 +247,15 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
 void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
                      std::uint64_t previous) noexcept {
   SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
-  About& what = about(ticket);
-  store_relaxed(what.owner, owner);
-  store_relaxed(what.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
-  store_relaxed(what.first_row, first_row);
-  store_relaxed(what.previous, previous);
-  for (auto* word : {&what.next, &what.ends, &what.finals, &what.truncated, &what.begins}) {
+  ChunkInfo& chunk = info(ticket);
+  store_relaxed(chunk.owner, owner);
+  store_relaxed(chunk.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
+  store_relaxed(chunk.first_row, first_row);
+  store_relaxed(chunk.previous, previous);
+  for (auto* word : {&chunk.next, &chunk.ends, &chunk.finals, &chunk.truncated, &chunk.begins}) {
     store_relaxed(*word, std::uint64_t{0});
   }
-  if (previous != 0 && progress(previous).ticket == previous) store_release(about(previous).next, ticket);
+  if (previous != 0 && progress(previous).ticket == previous) store_release(info(previous).next, ticket);
 }
 
 Result<std::uint64_t> Store::open_chunk(std::optional<std::uint32_t> stream, std::uint64_t first_row,
@@ -369,7 +369,7 @@ bool Store::offer_chunk(const Progress& left) noexcept {
   Progress taken = left;
   taken.busy = true;
   std::uint64_t busy = pack(taken);
-  store_release(about(left.ticket).owner, memory::kNoIdentity);
+  store_release(info(left.ticket).owner, memory::kNoIdentity);
   // From here on any process may open the chunk again.
   if (!compare_swap(progress_word(left.ticket), busy, pack(left))) return false;
   for (auto& offer : header().offers) {
@@ -386,16 +386,16 @@ std::optional<Progress> Store::take_offered(Identity me) noexcept {
     if (ticket == 0 || ticket > kMaxTicket || extent(shape_.extent_of(chunk_of(ticket))) == nullptr) continue;
     if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
     const Progress left = progress(ticket);
-    About& what = about(ticket);
+    ChunkInfo& chunk = info(ticket);
     Identity owner = memory::kNoIdentity;  // set before busy, so that a process that sees it busy sees a live owner
-    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_chunk(left))
+    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(chunk.owner, owner, me) || !take_chunk(left))
       continue;
-    const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(what.ends);
-    if (((ends | load_relaxed(what.finals)) & last) == 0) {  // the stream was left in the middle of an episode
-      store_relaxed(what.truncated, load_relaxed(what.truncated) | last);
-      store_relaxed(what.ends, ends | last);
+    const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(chunk.ends);
+    if (((ends | load_relaxed(chunk.finals)) & last) == 0) {  // the stream was left in the middle of an episode
+      store_relaxed(chunk.truncated, load_relaxed(chunk.truncated) | last);
+      store_relaxed(chunk.ends, ends | last);
     }
-    store_relaxed(what.begins, load_relaxed(what.begins) | last << 1);
+    store_relaxed(chunk.begins, load_relaxed(chunk.begins) | last << 1);
     return left;
   }
   return std::nullopt;

@@ -148,7 +148,7 @@ Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& 
   const bool waits = part_.at.ready < part_.at.rows;
   auto opened = store_->open_chunk(stream_, added_, linked ? part_.at.ticket : 0, wait);
   if (!opened) return std::move(opened).error();
-  stream_ = load_relaxed(store_->about(*opened).stream);
+  stream_ = load_relaxed(store_->info(*opened).stream);
   if (waits) left_.push_back(part_);
   if (observer_ != nullptr) observer_->after_open(*opened);
   part_ = {.at = {.ticket = *opened}, .first = written_};
@@ -173,15 +173,15 @@ void Writer::copy(std::span<const void* const> leaves) noexcept {
 // Marks the slot as the last one of its episode. A kill between the two stores leaves the episode open.
 void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
   SHMTREE_DCHECK(part_.at.ticket != 0 && slot < store_->shape().rows_per_chunk);
-  About& about = store_->about(part_.at.ticket);
-  if (truncated) set_bit(about.truncated, slot);
-  set_bit(about.ends, slot);
+  ChunkInfo& info = store_->info(part_.at.ticket);
+  if (truncated) set_bit(info.truncated, slot);
+  set_bit(info.ends, slot);
 }
 
 // Passes the rows of a chunk that are about to become ready to the observer. Returns their number.
 std::uint64_t Writer::notify_observer(const Part& part, std::uint32_t ready) noexcept {
   if (observer_ == nullptr) return 0;
-  const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
+  const std::uint64_t finals = load_relaxed(store_->info(part.at.ticket).finals);
   const std::uint64_t first = part.at.ticket * store_->shape().rows_per_chunk;
   std::uint64_t rows = 0;
   for (std::uint32_t slot = part.at.ready, end = 0; slot < ready; slot = end + 1) {
@@ -415,7 +415,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
   Status begun = begin_slots(true, 1, wait);
   if (!begun) return begun;
   copy(final);
-  set_bit(store_->about(part_.at.ticket).finals, part_.at.rows++);
+  set_bit(store_->info(part_.at.ticket).finals, part_.at.rows++);
   if (observer_ != nullptr) priorities_.push_back(0);
   publish(++written_);
   in_episode_ = done_ = lacks_final_ = false;

@@ -11,7 +11,7 @@
 
 using namespace shmtree;
 using namespace shmtree::test;
-using replay::What;
+using replay::OutputKind;
 
 namespace {
 
@@ -48,9 +48,9 @@ struct Looker {
       : store(of),
         gather(replay::Gather::create(of, {.outputs = {{.leaf = 0},
                                                        {.leaf = 2},
-                                                       {.what = What::kSuccessor, .leaf = 0},
-                                                       {.what = What::kSuccessor, .leaf = 2},
-                                                       {.what = What::kDiscount, .is_double = true}},
+                                                       {.kind = OutputKind::kSuccessor, .leaf = 0},
+                                                       {.kind = OutputKind::kSuccessor, .leaf = 2},
+                                                       {.kind = OutputKind::kDiscount, .is_double = true}},
                                            .n_step = kSteps,
                                            .gamma = 0.5})
                    .value()) {}

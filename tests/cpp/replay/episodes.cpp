@@ -44,8 +44,8 @@ TEST_CASE("A done row is ready at once without final observations") {
     const std::uint64_t last = add(writer, 4, {.done = true, .truncated = true}).value();
     CHECK(store->size() == 5);
     const Slot at{last / rows_per_chunk, last % rows_per_chunk};
-    CHECK(at.bit(store->about(at.ticket).ends) == 1);
-    CHECK(at.bit(store->about(at.ticket).truncated) == 1);
+    CHECK(at.bit(store->info(at.ticket).ends) == 1);
+    CHECK(at.bit(store->info(at.ticket).truncated) == 1);
     add(writer, 10).value();
     CHECK(store->size() == 5);
     CHECK(writer.end({}, false, patience()).ok());
@@ -67,15 +67,15 @@ TEST_CASE("A final observation follows the last row and is no row") {
     CHECK(writer.added() == 4);
     const Slot at{last / rows_per_chunk, last % rows_per_chunk}, final = at.next(*store);
     CHECK(number_in(*store, final) == 4);
-    CHECK(final.bit(store->about(final.ticket).finals) == 1);
+    CHECK(final.bit(store->info(final.ticket).finals) == 1);
     CHECK_FALSE(store->has_row(final.ticket, final.slot));
-    CHECK(at.bit(store->about(at.ticket).truncated) == 0);
+    CHECK(at.bit(store->info(at.ticket).truncated) == 0);
 
     const std::uint64_t cut = add(writer, 10).value();
     REQUIRE(end_with(writer, 11, true).ok());
     CHECK(store->size() == 5);
     const Slot row{cut / rows_per_chunk, cut % rows_per_chunk};
-    CHECK(row.bit(store->about(row.ticket).truncated) == 1);
+    CHECK(row.bit(store->info(row.ticket).truncated) == 1);
     CHECK(chains_are_right(store));
     CHECK(check_rows(*store).empty());
   }

@@ -106,7 +106,7 @@ TEST_CASE("Streams and ends and final observations survive a load") {
   const auto window = store->window();
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
     if (store->progress(ticket).ticket != ticket || store->progress(ticket).rows == 0) continue;
-    const replay::About &then = store->about(ticket), &now = back->about(ticket);
+    const replay::ChunkInfo &then = store->info(ticket), &now = back->info(ticket);
     CHECK(load_relaxed(now.stream) == load_relaxed(then.stream));
     CHECK(load_relaxed(now.first_row) == load_relaxed(then.first_row));
     CHECK(load_relaxed(now.ends) == load_relaxed(then.ends));

@@ -15,7 +15,7 @@ inline std::string check_rows(memory::Arena& arena, memory::BlockRef control) {
   std::byte* const block = arena.blocks().address(control.id);
   const auto& header = *reinterpret_cast<const ReplayHeader*>(block);
   const auto* progress = reinterpret_cast<const std::atomic<std::uint64_t>*>(block + header.progress_offset);
-  const auto* chunks = reinterpret_cast<const About*>(block + header.about_offset);
+  const auto* chunks = reinterpret_cast<const ChunkInfo*>(block + header.info_offset);
   const std::uint64_t slots = header.rows_per_chunk;
   const std::uint64_t head = load_relaxed(header.head), tail = load_relaxed(header.tail);
   if (load_relaxed(header.opening) != 0) return "a chunk is being opened";
