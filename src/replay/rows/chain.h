@@ -10,7 +10,7 @@
 #include <span>
 
 #include "platform/dcheck.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

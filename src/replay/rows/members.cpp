@@ -10,7 +10,7 @@
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
 #include "platform/weak_registry.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

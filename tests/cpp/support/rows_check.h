@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "replay/buffer/episodes.h"

@@ -1,13 +1,12 @@
 // Implements ReplayBuffer: sampling, priorities and statistics.
-#include "shmtree/replay.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "replay/files/saver.h"
 #include "replay/rate_limiter/rate_limiter.h"
 #include "replay/rows/members.h"
+#include "shmtree/replay.h"
 
 namespace shmtree {
 

@@ -1,4 +1,4 @@
-#include "recording/reader.h"
+#include "recording/recording_reader.h"
 
 #include <algorithm>
 #include <charconv>

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/replay_rows.h"
+#include "api/replay/rows.h"
 #include "api/state.h"
 #include "replay/buffer/batch.h"
 #include "replay/buffer/stream.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "api/replay_rows.h"
+#include "api/replay/rows.h"
 #include "api/state.h"
 #include "platform/errors.h"
 #include "platform/text.h"

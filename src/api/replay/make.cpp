@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "api/published.h"
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "discovery/handle.h"
 #include "endpoint/message_transfers.h"
 #include "platform/machine.h"

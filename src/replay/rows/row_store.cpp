@@ -1,4 +1,4 @@
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 #include <algorithm>
 #include <bit>
