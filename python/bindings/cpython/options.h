@@ -1,0 +1,28 @@
+// Converts options that users pass, and checks them. Each error names the option, its value and what is allowed. All
+// functions need the GIL, and return false (or -1) with a Python error set.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "bindings/cpython/python_api.h"
+
+namespace shmtree::python {
+
+// Converts an int, or an object with __index__. TypeError for any other object, OverflowError from 2**63 on. A number
+// below -2**63 becomes that number, since callers refuse or clamp all negative numbers.
+bool parse_whole(PyObject* value, const char* name, std::int64_t* out);
+// Does the same, and raises ValueError for a negative number.
+bool parse_natural(PyObject* value, const char* name, std::uint64_t* out);
+// Converts a limit, for which the core's 0 means no limit: None, or a number that is not negative.
+bool parse_limit(PyObject* value, const char* name, std::uint64_t* out);
+// Converts the truth of a value.
+bool parse_flag(PyObject* value, bool* out);
+
+// Returns the index of `value` in `words`. ValueError if it is not one of them.
+int one_of(PyObject* value, const char* name, std::initializer_list<const char*> words);
+// Returns the index of `keep_open` in (False, True, "both"). ValueError for another str; other objects count by their
+// truth.
+int one_of_keep_open(PyObject* keep_open);
+
+}  // namespace shmtree::python
