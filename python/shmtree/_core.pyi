@@ -211,33 +211,9 @@ class Arena:
     def note_started(self, identity: int, pid: int) -> None: ...
     def hold_for(self, identity: int, block: int) -> None: ...
 
-class ChannelOptions:
-    """Options of a channel; 0 means no limit."""
-    def __init__(
-        self,
-        capacity: int,
-        max_bytes: int,
-        ending: str,
-        max_unacked: int,
-        max_attempts: int,
-        keep_open: bool | Literal["both"],
-        drop_oldest: bool,
-        portable: bool = False,
-        is_pipe: bool = False,
-        takes_requests: bool = False,
-        *,
-        allow_pickle: bool,
-    ) -> None: ...
-
 class Channel:
     """One channel, as this process has it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-    @staticmethod
-    def create(arena: Arena, options: ChannelOptions) -> Channel: ...
-    @staticmethod
-    def create_named(
-        name: str, kind: int, arena: Arena | None, options: ChannelOptions, exist_ok: bool
-    ) -> tuple[Channel, Name]: ...
     @staticmethod
     def open(arena: Arena, block: int) -> Channel: ...
     @property
@@ -909,6 +885,26 @@ class Name:
     def block(self) -> int: ...
     @property
     def note(self) -> bytes: ...
+
+def make_channel(
+    kind: Literal["pair", "queue", "pipe", "service"],
+    capacity: int | None = None,
+    max_bytes: int | None = None,
+    name: str | None = None,
+    arena: Arena | None = None,
+    allow_pickle: bool | None = None,
+    on_peer_death: Literal["raise", "wait", "each"] = "raise",
+    portable: bool = False,
+    exist_ok: bool = False,
+    max_unacked: int | None = None,
+    max_attempts: int | None = None,
+    on_full: Literal["block", "drop_oldest"] = "block",
+    keep_open: bool | Literal["both"] = False,
+) -> tuple[Channel, Name | None]:
+    """Makes a channel with options as users give them, and checks them.
+
+    Without a name it needs an arena. With a name and no arena, it gets an arena of its own.
+    """
 
 def leave_names() -> None: ...
 def set_package(given: dict[str, Any], /) -> None: ...

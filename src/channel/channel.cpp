@@ -61,7 +61,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
                                      std::to_string(kMaxAttempts)};
   }
   if (options.capacity > kMaxCapacity) {
-    return Error{Code::kInvalid, "the capacity is " + std::to_string(options.capacity) + "; it must be at most " +
+    return Error{Code::kInvalid, "capacity is " + std::to_string(options.capacity) + "; it must be at most " +
                                      std::to_string(kMaxCapacity) + ", or 0 for no limit"};
   }
   memory::end_lost_transfers();

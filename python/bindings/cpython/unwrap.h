@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <initializer_list>
 #include <utility>
 
 #include "bindings/cpython/errors.h"
@@ -23,6 +24,18 @@ T unwrap(Result<T> result) {
 inline pybind11::object own(PyObject* object) {
   if (!object) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(object);
+}
+
+// Throws the Python error that is set, unless `succeeded`.
+inline void check(bool succeeded) {
+  if (!succeeded) throw pybind11::error_already_set();
+}
+
+// Returns the value at the index that one_of() has returned. Throws the Python error that is set if that is -1.
+template <class Value>
+Value chosen(int index, std::initializer_list<Value> values) {
+  check(index >= 0);
+  return values.begin()[index];
 }
 
 // Gives a public class the metaclass `type`. pybind11's own metaclass is only needed for static properties.

@@ -13,8 +13,9 @@ from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
 from .arguments import whole
-from .channel import PairOptions, Receiver, Sender, make_pair, pair_terms
+from .channel import PairOptions, Receiver, Sender
 from .item_type import T
+from .pairs import create_pair
 from .queue import JoinableQueue, Queue, QueueOptions, SimpleQueue
 from .shared_array import SharedArray
 from .stats import ArenaStats
@@ -141,17 +142,9 @@ class Arena:
             raise ChannelClosed("this arena was closed in this process")
         return core
 
-    def create_pair(
-        self,
-        capacity: int | None = 8,
-        *,
-        name: str | None = None,
-        allow_pickle: bool | None = None,
-        exist_ok: bool = False,
-        **options: Unpack[PairOptions],
-    ) -> tuple[Sender[T], Receiver[T]]:
+    def create_pair(self, capacity: int | None = 8, **options: Unpack[PairOptions]) -> tuple[Sender[T], Receiver[T]]:
         """Makes a channel in this arena; see `shmtree.create_pair`, which has the same options."""
-        return make_pair(self._open(), pair_terms(capacity, **options), name, allow_pickle, exist_ok)
+        return create_pair(capacity, arena=self, **options)
 
     def Queue(self, maxsize: int = 0, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """Makes a queue in this arena; see `shmtree.Queue`, which has the same options."""

@@ -77,8 +77,8 @@ def _flatten(end: Any) -> object:
 
 def _closed(become: Callable[[_core.Channel], Any]) -> Any:
     """Returns a closed end: makes a channel only for it, converts it with `become`, and closes it."""
-    terms = _core.ChannelOptions(1, 0, "raise", 0, 0, keep_open=False, drop_oldest=False, allow_pickle=False)
-    made = become(_core.Channel.create(arenas.default_arena(), terms))
+    channel, _ = _core.make_channel("pair", arena=arenas.default_arena(), allow_pickle=False)
+    made = become(channel)
     made.close()
     return made
 

@@ -8,8 +8,7 @@ from .. import _core
 from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
 from . import waiting
-from .arguments import core_of, limit, one_of, whole
-from .channel import End, Rates, Terms, new_channel
+from .channel import End, Rates, home_of
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ _T = TypeVar("_T")
 
 #: Effect of killed processes on a call of a queue that no other process can end any more.
 OnQueuePeerDeath = Literal["wait", "raise"]
-_ENDINGS = {"wait": "never", "raise": "queue_raise"}
 
 
 class QueueOptions(TypedDict, total=False):
@@ -69,23 +67,9 @@ class BaseQueue(_core.QueueBase[_T], End):
             if own and getattr(cls, f"{name}_nowait") is getattr(_core.QueueBase, f"{name}_nowait"):
                 setattr(cls, f"{name}_nowait", replacement)
 
-    def _create(
-        self,
-        maxsize: int,
-        max_bytes: int | None,
-        name: str | None,
-        arena: Arena | None,
-        allow_pickle: bool | None,
-        on_peer_death: str,
-        portable: bool,
-        exist_ok: bool,
-    ) -> None:
-        if exist_ok and name is None:
-            raise ValueError("exist_ok requires a name")
-        self._maxsize = max(whole("maxsize", maxsize), 0)
-        ending = _ENDINGS[one_of("on_peer_death", on_peer_death, "wait", "raise")]
-        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), ending, portable=bool(portable))
-        self._become(*new_channel(core_of(arena), terms, allow_pickle, name, QUEUE, bool(exist_ok)))
+    def _create(self, made: tuple[_core.Channel, _core.Name | None]) -> None:
+        channel, name = made
+        self._become(channel, channel.allows_pickle, name)
 
     def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
         self._attach(channel, allow_pickle)
@@ -243,7 +227,8 @@ class Queue(BaseQueue[_T]):
         exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(maxsize, max_bytes, name, arena, allow_pickle, on_peer_death, portable, exist_ok)
+        options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
+        self._create(_core.make_channel("queue", maxsize, *options))
 
     def join_thread(self) -> None:
         """Does nothing, because there is no thread: every object that was put is in the queue already.
@@ -319,4 +304,5 @@ class SimpleQueue(BaseQueue[_T]):
         exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(0, max_bytes, name, arena, allow_pickle, on_peer_death, portable, exist_ok)
+        options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
+        self._create(_core.make_channel("queue", 0, *options))

@@ -24,8 +24,8 @@ from .._process import handles, lifetime
 from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
-from .arguments import core_of, deadline_after, left
-from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms, shown
+from .arguments import deadline_after, left
+from .channel import KeepOpen, Sender, ends_of, home_of, shown
 from .stats import ChannelStats
 from .waiting import receive_async
 
@@ -337,11 +337,10 @@ class Service(Generic[_T]):
         exist_ok: bool = True,
         keep_open: KeepOpen = True,
     ) -> None:
-        if not checked_keep_open(keep_open):
-            raise ValueError('keep_open is False; it must be True or "both": servers always wait for new clients')
-        terms = pair_terms(capacity, max_bytes=max_bytes, keep_open=keep_open)._replace(takes_requests=True)
         joins = bool(exist_ok) and name is not None
-        self._sender, self._receiver = make_pair(core_of(arena), terms, name, allow_pickle, joins)
+        options = max_bytes, name, home_of(arena, name), allow_pickle
+        made = _core.make_channel("service", capacity, *options, exist_ok=joins, keep_open=keep_open)
+        self._sender, self._receiver = ends_of(*made)
         self._clients: dict[bytes, Sender | None] = {}  # by handle; None: the client is gone
         self._few = _FEW
         _services.add(self)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from .._codec.frames import pack
-from .._ipc.channel import Receiver, Terms
+from .._ipc.channel import Receiver
 from .._process import handles as _grants
 from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _frames, _handles
@@ -42,7 +42,7 @@ class Inbox:
         self._node = node
         self.record = record
         if kept is None:
-            channel = _handles.new_channel(Terms(*record["terms"]))
+            channel = _handles.new_channel(record["terms"])
             self._handle = _handles.handle_of(channel)
             self._table, table = _handles.new_table(WORDS)
         else:
@@ -207,15 +207,14 @@ class Inbox:
         self._landing.close()
 
 
-def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dict[str, Any]:
+def new_record(pair: int, home: str, number: int, terms: _handles.Terms) -> dict[str, Any]:
     """Returns a new record. It limits the number of messages, because messages that wait here cannot go to others."""
-    its = Terms(*terms)
-    capacity = min(its.capacity or _MAX_MESSAGES, _MAX_MESSAGES)
+    capacity = min(terms["capacity"] or _MAX_MESSAGES, _MAX_MESSAGES)
     return {
         "pair": pair,
         "home": home,
         "number": number,
-        "terms": tuple(its._replace(capacity=capacity, on_peer_death="raise")),
+        "terms": {**terms, "kind": "pair", "capacity": capacity, "on_peer_death": "raise"},
         "generation": 0,
         "over": None,
         "gone": None,

@@ -9,6 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from . import _inbox
+from ._handles import Terms
 from ._inbox import Inbox
 from ._keeper import Kept
 from ._pump import Ended, LinkLost, Peer, Room
@@ -46,7 +47,7 @@ class Inboxes:
     async def _store(self, inbox: Inbox) -> None:
         await self._keeper.store(inbox.key, inbox.kept)
 
-    async def open(self, pair: int, home: str, terms: tuple[Any, ...], token: tuple[str, int]) -> bytes:
+    async def open(self, pair: int, home: str, terms: Terms, token: tuple[str, int]) -> bytes:
         """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
         async with self._locks[pair]:
             inbox, is_new = self._newest.get(pair), False

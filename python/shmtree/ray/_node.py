@@ -13,9 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from .._ipc.channel import Terms
 from ..errors import ChannelClosed
-from . import _frames, _hosted
+from . import _frames, _handles, _hosted
 from ._dealing import Dealing
 from ._hosted import Hosted
 from ._inboxes import Inboxes
@@ -92,14 +91,14 @@ class Node:
 
     # Calls about pairs with this home.
 
-    async def host(self, pair: int, terms: tuple[Any, ...], tokens: dict[str, int]) -> tuple[bytes, str]:
+    async def host(self, pair: int, terms: _handles.Terms, tokens: dict[str, int]) -> tuple[bytes, str]:
         """Makes a pair. The tokens are those of the two ends of the process that makes it.
 
         Returns the handle of its ring, and the id of this machine.
         """
         async with self._locks[pair]:
             if pair not in self._hosted:
-                record = {"pair": pair, **_hosted.new_record(Terms(*terms), tokens)}
+                record = {"pair": pair, **_hosted.new_record(terms, tokens)}
                 hosted = Hosted(self._name, None, record)
                 await self._store(pair, hosted)
                 self._hosted[pair] = hosted
@@ -200,7 +199,7 @@ class Node:
 
     # Calls by senders on this node, about remote pairs
 
-    async def open_sender(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
+    async def open_sender(self, pair: int, home: str, terms: _handles.Terms, token: Token) -> bytes:
         """Returns a handle of a sender, which is in transit. Raises Ended if the pair no longer exists."""
         async with self._locks[pair]:
             outbox = self._outboxes.get(pair)
@@ -253,7 +252,7 @@ class Node:
 
     # Calls by receivers on this node, about remote pairs
 
-    async def open_receiver(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
+    async def open_receiver(self, pair: int, home: str, terms: _handles.Terms, token: Token) -> bytes:
         """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
         return await self._inboxes.open(pair, home, terms, token)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._ipc.channel import Receiver, Terms
+from .._ipc.channel import Receiver
 from .._process import handles as _grants
 from . import _frames, _handles
 from ._dealing import Others
@@ -46,10 +46,9 @@ class Outbox:
 
     def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
         if kept is None:
-            terms = Terms(*record["terms"])._replace(
-                on_peer_death="raise", portable=True
-            )  # the channel ends if its pair does not
-            self.channel = _handles.new_channel(terms)
+            # The channel ends, even if its pair does not.
+            own = {"kind": "pair", "on_peer_death": "raise", "portable": True}
+            self.channel = _handles.new_channel({**record["terms"], **own})
             self.handle = _handles.handle_of(self.channel)
         else:
             self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle

@@ -6,7 +6,7 @@ import contextlib
 import weakref
 from typing import Any
 
-from .._ipc.channel import pair_terms
+from .._ipc.arguments import limit
 from .._process import lifetime
 from ..errors import ChannelClosed
 from . import _ends
@@ -29,7 +29,7 @@ def create_pair(
         home: Where messages are stored until they are received: the handle of the actor that receives them, or the id
             of a node; None is this node. Choose the node that receives most of them; ends may be on any node.
     """
-    terms = pair_terms(capacity, max_bytes=max_bytes)
+    terms = {"kind": "pair", "capacity": limit("capacity", capacity), "max_bytes": limit("max_bytes", max_bytes)}
     pair, sending, receiving = make_pair(terms, home)
     sender, receiver = OfferedSender(pair, sending), OfferedReceiver(pair, receiving)
     sender._other, receiver._other = weakref.ref(receiver), weakref.ref(sender)

@@ -68,7 +68,8 @@ TEST_CASE("get on a queue with kRaise reports killed senders") {
   const auto told = queue.get(30s);
   REQUIRE(told.code() == Code::kPeerDied);
   CHECK(told.error().pids == std::vector<int>{pid});
-  CHECK_THROWS_AS(make_queue({.on_peer_death = OnPeerDeath::kEach}), BadResult);
+  CHECK_THROWS_WITH(make_queue({.on_peer_death = OnPeerDeath::kEach}),
+                    "on_peer_death is 'each'; it must be 'wait' or 'raise'");
 }
 
 // guarantee: queue-peer-died
