@@ -241,6 +241,8 @@ def test_invalid_limits_raise_with_their_name_and_value(arena, name):
     for make in (arena.create_pair, shmtree.create_pair):
         with pytest.raises(ValueError, match=f"{name} is -1; it must be positive"):
             make(**{name: -1})
+        with pytest.raises(ValueError, match=f"{name} is -1; it must be positive"):
+            make(**{name: np.int64(-1)})
         with pytest.raises(TypeError, match=f"{name} is 1.5; it must be an int"):
             make(**{name: 1.5})
         with pytest.raises(OverflowError, match=f"{name} is {2**63}"):
