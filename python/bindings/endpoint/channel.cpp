@@ -101,7 +101,6 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
       .def_property_readonly("capacity", &Channel::capacity)
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
-      .def_property_readonly("is_portable", &Channel::is_portable)
       .def_property_readonly("dropped", &Channel::dropped)
       .def("count_puts", &Channel::count_puts)
       .def_property_readonly("counted", &Channel::counted)
