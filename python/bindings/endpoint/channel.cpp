@@ -35,6 +35,16 @@ std::optional<double> seconds_of_timeout(py::handle timeout, const char* what) {
   return std::chrono::duration<double>(*time).count();
 }
 
+// Converts the argument `what` of a function in Python.
+template <class Number>
+auto parsed_by(bool (*parse)(PyObject*, const char*, Number*)) {
+  return [parse](const char* what, py::handle value) {
+    Number number{};
+    check(parse(value.ptr(), what, &number));
+    return number;
+  };
+}
+
 // Makes the channel of a "pair", "queue", "pipe" or "service". If `arena` is null, a named channel gets an arena of its
 // own.
 py::tuple make_channel(const std::string& kind, py::handle capacity, py::handle max_bytes,
@@ -169,6 +179,9 @@ void bind_channel(py::module_& module) {
   });
   module.def("note_process_name", &note_process_name);
   module.def("parse_timeout", &seconds_of_timeout, "timeout"_a, "what"_a = "timeout");
+  module.def("parse_whole", parsed_by(&parse_whole), "what"_a, "value"_a);
+  module.def("parse_natural", parsed_by(&parse_natural), "what"_a, "value"_a);
+  module.def("parse_limit", parsed_by(&parse_limit), "what"_a, "value"_a);
   module.def(
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, "callback"_a);
   module.def(
