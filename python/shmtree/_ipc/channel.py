@@ -287,19 +287,24 @@ def checked_keep_open(keep_open: KeepOpen) -> KeepOpen:
     return bool(keep_open)
 
 
-class PairOptions(TypedDict, total=False):
-    """Options of `create_pair`, besides `capacity` and `arena`."""
+class ChannelOptions(TypedDict, total=False):
+    """Options of pairs and queues, besides the arena and the capacity."""
 
     max_bytes: int | None
     name: str | None
     allow_pickle: bool | None
+    portable: bool
+    exist_ok: bool
+
+
+class PairOptions(ChannelOptions, total=False):
+    """Options of `create_pair`, besides `capacity` and `arena`."""
+
     on_peer_death: OnPeerDeath
     max_unacked: int | None
     max_attempts: int | None
     on_full: OnFull
     keep_open: KeepOpen
-    portable: bool
-    exist_ok: bool
 
 
 def ends_of(channel: _core.Channel, name: _core.Name | None = None) -> tuple[Sender, Receiver]:

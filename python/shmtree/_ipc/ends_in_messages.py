@@ -113,7 +113,7 @@ def _register_end(cls: type[_E], receiving: bool) -> None:
 def _register_queue(cls: type[_Q]) -> None:
     def become(channel: _core.Channel, allow: bool) -> _Q:
         queue = cls.__new__(cls)
-        queue._become(channel, allow, None)
+        queue._become(channel, None, allow)
         return queue
 
     def unflatten(flat: object, allowed: bool) -> _Q:

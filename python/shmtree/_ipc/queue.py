@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core
 from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
 from . import waiting
-from .channel import End, Rates, home_of
+from .channel import ChannelOptions, End, Rates, home_of
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
 if TYPE_CHECKING:
@@ -22,15 +22,10 @@ _T = TypeVar("_T")
 OnQueuePeerDeath = Literal["wait", "raise"]
 
 
-class QueueOptions(TypedDict, total=False):
+class QueueOptions(ChannelOptions, total=False):
     """Options of all queues, besides `arena` and the maximum size."""
 
-    max_bytes: int | None
-    name: str | None
-    allow_pickle: bool | None
     on_peer_death: OnQueuePeerDeath
-    portable: bool
-    exist_ok: bool
 
 
 def _put_nowait(self: BaseQueue[_T], obj: _T, **options: Any) -> None:
@@ -67,12 +62,8 @@ class BaseQueue(_core.QueueBase[_T], End):
             if own and getattr(cls, f"{name}_nowait") is getattr(_core.QueueBase, f"{name}_nowait"):
                 setattr(cls, f"{name}_nowait", replacement)
 
-    def _create(self, made: tuple[_core.Channel, _core.Name | None]) -> None:
-        channel, name = made
-        self._become(channel, channel.allows_pickle, name)
-
-    def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
-        self._attach(channel, allow_pickle)
+    def _become(self, channel: _core.Channel, name: _core.Name | None, allow_pickle: bool = True) -> None:
+        self._attach(channel, allow_pickle and channel.allows_pickle)
         self._maxsize = channel.capacity
         self._name = name
         self._rates = Rates()
@@ -94,7 +85,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         """
         known = open_known(name, QUEUE, timeout)
         self = cls.__new__(cls)
-        self._become(_core.Channel.open(known.arena, known.block), bool(allow_pickle), known)
+        self._become(_core.Channel.open(known.arena, known.block), known, bool(allow_pickle))
         return self
 
     def handle(self) -> str:
@@ -124,8 +115,7 @@ class BaseQueue(_core.QueueBase[_T], End):
             if not channel.is_queue:
                 raise ValueError("the handle belongs to an end of a pair, not to a queue")
             self = cls.__new__(cls)
-            allowed = name is None if allow_pickle is None else bool(allow_pickle)
-            self._become(channel, allowed and channel.allows_pickle, name)
+            self._become(channel, name, name is None if allow_pickle is None else bool(allow_pickle))
         return self
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
@@ -150,7 +140,7 @@ class BaseQueue(_core.QueueBase[_T], End):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         handle, inheritance, allow_pickle = state
         with handles.open_channel(handle, inheritance, True) as (channel, name):
-            self._become(channel, allow_pickle, name)
+            self._become(channel, name, allow_pickle)
             arenas.note_given(self)
 
     # Attributes that multiprocessing's own classes, and some programs, use.
@@ -228,7 +218,7 @@ class Queue(BaseQueue[_T]):
         ctx: object = None,
     ) -> None:
         options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
-        self._create(_core.make_channel("queue", maxsize, *options))
+        self._become(*_core.make_channel("queue", maxsize, *options))
 
     def join_thread(self) -> None:
         """Does nothing, because there is no thread: every object that was put is in the queue already.
@@ -305,4 +295,4 @@ class SimpleQueue(BaseQueue[_T]):
         ctx: object = None,
     ) -> None:
         options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
-        self._create(_core.make_channel("queue", 0, *options))
+        self._become(*_core.make_channel("queue", 0, *options))
