@@ -91,8 +91,12 @@ TEST_CASE("keep_open accepts bool") {
   REQUIRE(options.keep_open == KeepOpen::kNo);
 }
 
-TEST_CASE("keep_open refuses what is no enumerator") {
-  REQUIRE_THROWS_AS(make_pair({.keep_open = static_cast<KeepOpen::Value>(3)}), BadResult);
+TEST_CASE("make_pair refuses values that are not enumerators") {
+  CHECK_THROWS_WITH(make_pair({.keep_open = static_cast<KeepOpen::Value>(3)}),
+                    "keep_open is 3, which is not a value of its enum");
+  CHECK_THROWS_WITH(make_pair({.on_full = static_cast<OnFull>(2)}), "on_full is 2, which is not a value of its enum");
+  CHECK_THROWS_WITH(make_pair({.on_peer_death = static_cast<OnPeerDeath>(-1)}),
+                    "on_peer_death is -1, which is not a value of its enum");
 }
 
 // guarantee: wait-for-peers
