@@ -12,7 +12,7 @@ from .._process.names import ARENA, open_known
 from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
-from .arguments import whole
+from .arguments import natural, whole
 from .channel import PairOptions, Receiver, Sender
 from .item_type import T
 from .pairs import create_pair
@@ -79,8 +79,7 @@ class Arena:
     ) -> None:
         if max_bytes is not None and whole("max_bytes", max_bytes) <= 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must be positive, or None")
-        if whole("prefault", prefault) < 0:
-            raise ValueError(f"prefault is {prefault}; it must not be negative")
+        natural("prefault", prefault)
         if max_bytes is not None and prefault > max_bytes:
             raise ValueError(f"prefault is {prefault}; it must not be more than max_bytes, {max_bytes}")
         if name is not None:
