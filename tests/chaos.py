@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ from chaos_processes import (
 )
 
 import shmtree
+
+sys.path.append(str(Path(__file__).parent / "python" / "support"))
+
+from shared_state import violated
 
 CHANNELS = ("pair", "take", "queue")
 EVENTS = ("put", "get", "put with a timeout", "get with a timeout")
@@ -288,7 +293,7 @@ class Chaos:
         self.arena.trim()
         after = self.arena.stats()
         pages = os.fstat(self.arena._core.fd).st_blocks * 512
-        wrong = self.arena._core.check()
+        wrong = violated(self.arena)
         print(f"left: {after['used_bytes']} bytes used (with the channels {used}), {after['blocks']} blocks, ", end="")
         print(f"{after['participants']} participants, {pages >> 10} KiB of tables", end="")
         print(f"; {after['reconciles']} reconciles")

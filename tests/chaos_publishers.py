@@ -20,11 +20,16 @@ import signal
 import sys
 import time
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import shmtree
+
+sys.path.append(str(Path(__file__).parent / "python" / "support"))
+
+from shared_state import violated
 
 WORDS = (1 << 20) // 8
 READERS = ("block", "block", "skip", "latest")  # lag policies of the readers of a broadcast
@@ -136,7 +141,7 @@ def run(kind: str, kills: int, seconds: float, seed: int) -> list[str]:
         time.sleep(0.05)
     if arena.stats()["used_bytes"] > began_with:
         wrong.append(f"{arena.stats()['used_bytes']} bytes are used, and {began_with} at the beginning")
-    wrong += [text for text in (arena._core.check(),) if text]
+    wrong += [text for text in (violated(arena),) if text]
     print(f"{kind}: {killed} publishers killed, values read: {[count for count, _ in told]}, wrong: {wrong[:10]}")
     return wrong
 

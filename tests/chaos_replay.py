@@ -18,6 +18,7 @@ import queue
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ from chaos import Chaos, parser_of, run
 from chaos_processes import GETTING, PUTTING, WORKING, Life, guarded
 
 from shmtree.replay import Episodes, Limits, Prioritized, RateLimit, ReplayBuffer, Sampling, Uniform
+
+sys.path.append(str(Path(__file__).parent / "python" / "support"))
+
+from shared_state import violated, violated_by
 
 ROWS = 20_000
 WORDS = 512  # 8-byte words per row
@@ -129,7 +134,7 @@ class ReplayChaos(Chaos):
             print(f"{name}: {total} rows by {sum(does == name for does, _ in self.lives)} processes")
         stats = self.buffer.stats()
         print(f"the buffer: {stats}")
-        wrong = self.buffer._replay.check()
+        wrong = violated_by(self.buffer)
         if wrong:
             self.board.fail(f"the buffer is inconsistent at the end: {wrong}")
         self.sample_all()
@@ -148,7 +153,7 @@ class ReplayChaos(Chaos):
     def judge_arena(self) -> None:
         arena = self.buffer._replay.arena
         arena.stats()  # stats() runs recovery
-        wrong = arena.check()
+        wrong = violated(arena)
         print(f"left: {arena.stats()}")
         if wrong:
             self.board.fail(f"the arena of the buffer is inconsistent at the end: {wrong}")

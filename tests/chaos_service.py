@@ -22,12 +22,17 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import chaos_processes
 import numpy as np
 
 import shmtree
+
+sys.path.append(str(Path(__file__).parent / "python" / "support"))
+
+from shared_state import violated
 
 CONTEXT = multiprocessing.get_context("fork")
 SIZES = (1, 100, 4_000, 40_000)  # float64 items of a request: fit in a slot, or need a block
@@ -173,7 +178,7 @@ def run(seconds: float, seed: int) -> list[str]:
     if chaos_processes.descriptors() > descriptors:
         wrong.append(f"{chaos_processes.descriptors()} descriptors are open, and {descriptors} at the beginning")
     assert arena._core is not None
-    return wrong + [text for text in (arena._core.check(),) if text]
+    return wrong + [text for text in (violated(arena),) if text]
 
 
 def main() -> None:

@@ -134,9 +134,9 @@ struct CapnpAccess {
 template <class T>
 Result<CapnpItem<T>> Item::try_capnp(const CapnpOptions& options) const {
   return or_out_of_memory([&]() -> Result<CapnpItem<T>> {
-    Result<CapnpItem<T>> made = detail::CapnpAccess::make<T>(*this, options);
-    if (!made) return on_the_way(std::move(made).error());
-    return made;
+    Result<CapnpItem<T>> item = detail::CapnpAccess::make<T>(*this, options);
+    if (!item) return on_the_way(std::move(item).error());
+    return item;
   });
 }
 

@@ -27,7 +27,7 @@
 namespace shmtree {
 
 namespace shared_list {
-class Reader;
+class ListReader;
 }  // namespace shared_list
 
 /// A list in a file. A moved-from list is empty.
@@ -63,8 +63,8 @@ class SharedList {
   Iterator end() const noexcept;
 
  private:
-  explicit SharedList(std::shared_ptr<const shared_list::Reader> reader) noexcept : reader_(std::move(reader)) {}
-  std::shared_ptr<const shared_list::Reader> reader_{};
+  explicit SharedList(std::shared_ptr<const shared_list::ListReader> reader) noexcept : reader_(std::move(reader)) {}
+  std::shared_ptr<const shared_list::ListReader> reader_{};
 };
 
 /// An input iterator, which decodes an item when it is dereferenced.

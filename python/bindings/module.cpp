@@ -18,8 +18,8 @@ bool init(PyObject* module) {
   if (PyArray_ImportNumPyAPI() != 0) return false;
   init_dtypes();
   return init_view_owner(module) && init_frame(module) && init_class_registry() && init_standard_classes() &&
-         init_pickle() && init_sender(module) && init_receiver(module) && init_queue(module) && init_broadcast(module) &&
-         init_subscriber(module) && init_latest(module) && init_delivery(module);
+         init_pickle() && init_sender(module) && init_receiver(module) && init_queue(module) &&
+         init_broadcast(module) && init_subscriber(module) && init_latest(module) && init_delivery(module);
 }
 
 }  // namespace

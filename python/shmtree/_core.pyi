@@ -202,8 +202,6 @@ class Arena:
     def set_pinned(self, pinned: bool) -> None: ...
     @property
     def is_pinned_here(self) -> bool: ...
-    def lease_count(self) -> int: ...
-    def check(self) -> str: ...
     def new_array(self, shape: object, dtype: object, order: str, zeroed: bool, gift: bool = False) -> Any: ...
     def new_shared_array(self, shape: object, dtype: object) -> Any: ...
     def open_array(self, block: int, shape: object, dtype: object, order: str) -> Any: ...
@@ -212,33 +210,9 @@ class Arena:
     def note_started(self, identity: int, pid: int) -> None: ...
     def hold_for(self, identity: int, block: int) -> None: ...
 
-class ChannelOptions:
-    """Options of a channel; 0 means no limit."""
-    def __init__(
-        self,
-        capacity: int,
-        max_bytes: int,
-        ending: str,
-        max_unacked: int,
-        max_attempts: int,
-        keep_open: bool | Literal["both"],
-        drop_oldest: bool,
-        portable: bool = False,
-        is_pipe: bool = False,
-        takes_requests: bool = False,
-        *,
-        allow_pickle: bool,
-    ) -> None: ...
-
 class Channel:
     """One channel, as this process has it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-    @staticmethod
-    def create(arena: Arena, options: ChannelOptions) -> Channel: ...
-    @staticmethod
-    def create_named(
-        name: str, kind: int, arena: Arena | None, options: ChannelOptions, exist_ok: bool
-    ) -> tuple[Channel, Name]: ...
     @staticmethod
     def open(arena: Arena, block: int) -> Channel: ...
     @property
@@ -263,8 +237,6 @@ class Channel:
     def note_named(self) -> None: ...
     def require_portable(self) -> None: ...
     def note_killed_receiver(self, pid: int) -> None: ...
-    @property
-    def is_portable(self) -> bool: ...
     @property
     def dropped(self) -> int: ...
     @property
@@ -335,17 +307,17 @@ class _Publishing(_End):
     def fail(self) -> None:
         """Closes this object as `close` does, and reports a failure of this process.
 
-        Once no other process puts, readers get all messages, and then WorkerFailed instead of the end of the stream.
-        Does nothing if this object is closed.
+        When no other sender or publisher is left, readers get what is unread (of a Latest, the newest version), and
+        then WorkerFailed instead of the end of the stream. Does nothing if this object is closed.
         """
     def _fail(self, exit_code: int, /) -> None:
         """Does what fail() does. An exit code other than 0 is reported."""
     def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
-        """Returns an uninitialised array in this end's arena, which is given away instead of copied when it is sent.
+        """Returns an uninitialised array in this end's arena. Sending the array gives it away instead of copying it.
 
         After that, the array is read-only here. Views that were made of it before (rows, slices) stay writable, and
-        what they write appears in the receiver's array; do not use them any more. The call waits while unread messages
-        occupy the memory, until the end is closed.
+        what they write appears in the receiver's array; do not use them any more. The call blocks while unread messages
+        occupy the memory.
 
         Args:
             shape: Dimensions: an int or a sequence of ints.
@@ -359,6 +331,7 @@ class _Publishing(_End):
             TypeError: Elements of `dtype` contain Python objects.
             MessageTooLarge: The array exceeds the arena's budget.
             OutOfSharedMemory: Pinned views leave no memory for the array.
+            ChannelClosed: This end is closed, or another thread closes it meanwhile.
         """
     def new_zeros(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
         """Returns an array like `new_empty`, filled with zeros.
@@ -952,6 +925,26 @@ class Name:
     @property
     def note(self) -> bytes: ...
 
+def make_channel(
+    kind: Literal["pair", "queue", "pipe", "service"],
+    capacity: int | None = None,
+    max_bytes: int | None = None,
+    name: str | None = None,
+    arena: Arena | None = None,
+    allow_pickle: bool | None = None,
+    on_peer_death: Literal["raise", "wait", "each"] = "raise",
+    portable: bool = False,
+    exist_ok: bool = False,
+    max_unacked: int | None = None,
+    max_attempts: int | None = None,
+    on_full: Literal["block", "drop_oldest"] = "block",
+    keep_open: bool | Literal["both"] = False,
+) -> tuple[Channel, Name | None]:
+    """Makes a channel with options as users give them, and checks them.
+
+    Without an arena, it gets one of its own.
+    """
+
 def leave_names() -> None: ...
 def set_package(given: dict[str, Any], /) -> None: ...
 def block_of(array: object) -> int: ...
@@ -970,7 +963,6 @@ class Ring:
     @property
     def block(self) -> int: ...
     def progress(self) -> tuple[int, list[int], list[tuple[int, int, int]], bool]: ...
-    def check(self) -> str: ...
 
 @disjoint_base
 class SubscriberBase(_End, Generic[_T]):
@@ -1059,7 +1051,7 @@ class SubscriberBase(_End, Generic[_T]):
     @property
     def _name(self) -> Name | None: ...
     def _attach(self, arena: Arena, block: int, allow_pickle: bool, name: Name | None, /) -> None:
-        """Opens a subscription that another object has given."""
+        """Attaches to a subscription that `_give()` of another object has returned."""
     def _give(self) -> tuple[Arena, int]:
         """Returns the arena and the block of the subscription, for another process."""
     def _get_frame(self) -> tuple[int, bytes]:
@@ -1071,7 +1063,7 @@ class SubscriberBase(_End, Generic[_T]):
     def _close_after_wait(self) -> None:
         """Closes the descriptor of _open_to_wait()."""
     def _note_wait_to_get(self, seconds: float, /) -> None:
-        """Does nothing: a subscriber warns of no wait."""
+        """Does nothing, because a Subscriber never warns of a long wait."""
     def _name_to_get(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_get(self, hub: WakeHub, /) -> bool:
@@ -1087,7 +1079,7 @@ class BroadcastBase(_Publishing, Generic[_T]):
         except arrays of `new_empty`.
 
         Args:
-            obj: _The message.
+            obj: The message.
             block: If False, does not wait.
             timeout: Seconds to wait at most; None waits indefinitely.
             move: See `Sender.put`.
@@ -1106,7 +1098,7 @@ class BroadcastBase(_Publishing, Generic[_T]):
         """Calls `put` without waiting.
 
         Args:
-            obj: _The message.
+            obj: The message.
             move: See `Sender.put`.
 
         Returns:
@@ -1194,11 +1186,11 @@ class BroadcastBase(_Publishing, Generic[_T]):
     def _first_unread(self) -> int:
         """Returns the ticket of the oldest message that a blocking reader has not read."""
     def _name_to_put(self) -> bytes:
-        """Returns the name that a WakeHub reports when there is space."""
+        """Returns the bytes by which a WakeHub reports that there is space."""
     def _await_to_put(self, first_unread: int, hub: WakeHub, /) -> bool:
         """Asks a WakeHub to report once when there is space. Returns True if `first_unread` has changed."""
     def _ready_to_put(self, first_unread: int, /) -> bool:
-        """Returns True if blocking readers have read since then, or died."""
+        """Returns True if `first_unread` has changed, or the end is closed. Also drops dead readers."""
 
 class LatestStore:
     """The versions of a Latest."""
@@ -1213,7 +1205,6 @@ class LatestStore:
     @property
     def block(self) -> int: ...
     def progress(self) -> tuple[int, list[int], list[tuple[int, int, int]], bool]: ...
-    def check(self) -> str: ...
 
 @disjoint_base
 class LatestBase(_Publishing, Generic[_T]):
@@ -1228,7 +1219,7 @@ class LatestBase(_Publishing, Generic[_T]):
         received arrays.
 
         Args:
-            obj: _The value.
+            obj: The value.
             timeout: Seconds to wait for memory; None waits indefinitely.
             move: See above.
 
@@ -1304,7 +1295,7 @@ class LatestBase(_Publishing, Generic[_T]):
     def _await_newer(self, known: int, hub: WakeHub, /) -> bool:
         """Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."""
     def _is_newer(self, known: int, /) -> bool:
-        """Returns True if get() with that `newer_than` would return or raise at once."""
+        """Returns True if get(newer_than=known) would return or raise at once."""
 
 class Versions:
     """Counts the writes of a shared array."""
@@ -1423,7 +1414,6 @@ class Replay:
     def row_bytes(self) -> int: ...
     seed: int
     def size(self) -> int: ...
-    def check(self) -> str: ...
     def sample(
         self,
         n: int,
@@ -1700,6 +1690,15 @@ def leave_all() -> None: ...
 def forget_exit() -> None: ...
 def note_process_name() -> None: ...
 def parse_timeout(timeout: Any, what: str = "timeout") -> float | None: ...
+def parse_whole(what: str, value: object) -> int:
+    """Returns an int that fits in the core's signed 64 bits; the least of these for any int below them."""
+
+def parse_natural(what: str, value: object) -> int:
+    """Returns an int that is not negative and fits in the core's signed 64 bits."""
+
+def parse_limit(what: str, value: object) -> int:
+    """Returns a limit in the core's form, in which 0 means no limit."""
+
 def set_idle_callback(callback: Callable[[], object]) -> None: ...
 def set_close_callback(callback: Callable[[Any], object]) -> None: ...
 def want_idle(wanted: bool) -> None: ...

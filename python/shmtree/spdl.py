@@ -256,11 +256,11 @@ class ArenaWriter:
         most = self._limits.unit_nbytes
         if most is not None and unit_nbytes > most:
             raise BufferError(f"a unit has {unit_nbytes} bytes; the limit of the arena is {most}")
-        room = self._limits.nbytes
-        if room is not None:
+        limit = self._limits.nbytes
+        if limit is not None:
             self._wait_until(
-                lambda: sum(each.nbytes for each in self._committed) + unit_nbytes <= room,
-                f"no space for a unit of {unit_nbytes} bytes in {room} bytes, next to unread units,",
+                lambda: sum(each.nbytes for each in self._committed) + unit_nbytes <= limit,
+                f"no space for a unit of {unit_nbytes} bytes in {limit} bytes, next to unread units,",
             )
 
     def _copy_in(self, data: Any, size: int) -> Any:

@@ -28,7 +28,7 @@ ArenaState::~ArenaState() {
 
 std::shared_ptr<ArenaState> ArenaState::for_arena(const std::shared_ptr<memory::Arena>& arena) {
   const auto is_it = [&](const ArenaState& state) { return state.arena == arena; };
-  if (auto known = states().find(is_it)) return known;
+  if (auto existing = states().find(is_it)) return existing;
   return states().insert(std::make_shared<ArenaState>(arena), is_it);
 }
 
@@ -92,9 +92,9 @@ bool ArenaState::lend(Loan& loan, const void* message) {
 
 Result<Arena> Arena::create(const ArenaOptions& options) {
   return or_out_of_memory([&]() -> Result<Arena> {
-    auto made = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
-    if (!made) return std::move(made).error();
-    return api::ArenaState::wrap(*made);
+    auto arena = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
+    if (!arena) return std::move(arena).error();
+    return api::ArenaState::wrap(*arena);
   });
 }
 
@@ -115,13 +115,13 @@ Result<Arena> Arena::shared() try {
     const std::lock_guard guard(mutex);
     if (kept.has_value() && owner == pid) return *kept;
   }
-  auto made = create();  // A forked child makes its own.
-  if (!made) return made;
+  auto created = create();  // A forked child makes its own.
+  if (!created) return created;
   // Released outside `mutex`. Otherwise its destructor would lock other mutexes while `mutex` is held.
   std::optional<Arena> inherited;
   const std::lock_guard guard(mutex);
   if (!kept.has_value() || owner != pid) {
-    inherited = std::exchange(kept, std::move(*made));
+    inherited = std::exchange(kept, std::move(*created));
     owner = pid;
   }
   return *kept;

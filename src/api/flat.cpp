@@ -145,9 +145,9 @@ class FlatCodec {
   FlatCodec(ChannelState& state, Make make) : state_(state), make_(std::move(make)) {}
 
   Object decode(channel::Channel& channel, Incoming& message, bool* may_retry) {
-    Object made = or_out_of_memory([&] { return of(*channel.arena(), message); });
-    *may_retry = !made && api::may_retry_after(made.error(), message);
-    return made;
+    Object object = or_out_of_memory([&] { return of(*channel.arena(), message); });
+    *may_retry = !object && api::may_retry_after(object.error(), message);
+    return object;
   }
   Object failed(Error error) { return state_.or_closed(std::move(error)); }
 

@@ -49,9 +49,9 @@ Result<std::uint64_t> put_checked(ChannelState& state, std::span<const std::byte
 
 Result<std::uint64_t> put_source(ChannelState& state, const FrameSource& source, const WaitContext& wait) {
   if (const Frame* frame = FrameAccess::of(source)) {
-    const auto& made = FrameAccess::of(*frame);
-    if (made == nullptr) return Error{Code::kInvalid, "this Frame is empty: it was moved from"};
-    return put_checked(state, made->raw.bytes, made->raw.contents, made->known_portable, wait);
+    const auto& held = FrameAccess::of(*frame);
+    if (held == nullptr) return Error{Code::kInvalid, "this Frame is empty: it was moved from"};
+    return put_checked(state, held->raw.bytes, held->raw.contents, held->known_portable, wait);
   }
   const std::span<const std::byte> bytes = FrameAccess::bytes(source);
   format::CheckedFrame checked;
@@ -69,16 +69,16 @@ class Frames {
 
   Object decode(Channel& channel, channel::Incoming& message, bool* may_retry) {
     auto raw = endpoint::raw_frame(*channel.arena(), message, nullptr);
-    Object made = raw ? or_out_of_memory([&]() -> Object {
+    Object object = raw ? or_out_of_memory([&]() -> Object {
       auto state = std::make_shared<FrameState>();
       state->raw = std::move(*raw);
       state->known_portable = channel.was_always_portable();
       return FrameAccess::make(std::move(state));
     })
-                      : Object(std::move(raw).error());
-    if (made) return made;
-    *may_retry = api::may_retry_after(made.error(), message);
-    Error error = made.error();
+                        : Object(std::move(raw).error());
+    if (object) return object;
+    *may_retry = api::may_retry_after(object.error(), message);
+    Error error = object.error();
     error.message = "message " + std::to_string(message.ticket()) + ": " + error.message;
     error_ = error;
     return error;

@@ -54,9 +54,9 @@ platform::ForkSafeMutex& received_mutex() noexcept {
 }
 
 std::uint32_t LentArrays::reference_to(BlockRef block) {
-  const auto known = std::find(blocks_.begin(), blocks_.end(), block);
-  const auto index = static_cast<std::uint32_t>(known - blocks_.begin());
-  if (known == blocks_.end()) blocks_.push_back(block);
+  const auto found = std::find(blocks_.begin(), blocks_.end(), block);
+  const auto index = static_cast<std::uint32_t>(found - blocks_.begin());
+  if (found == blocks_.end()) blocks_.push_back(block);
   return index;
 }
 
@@ -70,14 +70,14 @@ std::optional<LentRange> LentArrays::lend(const ArrayMemory& memory) {
 std::optional<LentRange> LentArrays::lend_own(const ArrayMemory& memory) {
   std::shared_ptr<Loan> loan = arena_.loan_at(memory.begin, memory.bytes);
   if (loan == nullptr) return std::nullopt;
-  const bool known = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
-  if (!known) {
+  const bool is_lent = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
+  if (!is_lent) {
     loans_.reserve(loans_.size() + 1);  // Whatever can fail comes before the promise.
     blocks_.reserve(blocks_.size() + 1);
     if (!arena_.lend(*loan, this)) return std::nullopt;
   }
   const LentRange lent{.range = {reference_to(loan->lease.ref()), 0, loan->lease.bytes()}};
-  if (!known) loans_.push_back(std::move(loan));
+  if (!is_lent) loans_.push_back(std::move(loan));
   return lent;
 }
 

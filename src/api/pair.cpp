@@ -166,73 +166,45 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string
 
 namespace {
 
-channel::Ending ending_of(OnPeerDeath on_peer_death) {
-  switch (on_peer_death) {
-    case OnPeerDeath::kRaise: return channel::Ending::kRaise;
-    case OnPeerDeath::kWait: return channel::Ending::kWait;
-    case OnPeerDeath::kEach: return channel::Ending::kEach;
-  }
-  throw BadResult(no_enumerator("on_peer_death", on_peer_death));
+// Returns the core's value for an enumerator, whose values count from 0.
+template <class Enum, class Value>
+Value value_of(const char* option, Enum enumerator, std::initializer_list<Value> values) {
+  const auto index = static_cast<std::size_t>(enumerator);
+  if (index >= values.size()) throw BadResult(no_enumerator(option, enumerator));
+  return values.begin()[index];
 }
 
-channel::Ending ending_of_queue(OnPeerDeath on_peer_death) {
-  switch (on_peer_death) {
-    case OnPeerDeath::kRaise: return channel::Ending::kQueueRaise;
-    case OnPeerDeath::kWait: return channel::Ending::kNever;
-    case OnPeerDeath::kEach: throw BadResult(Error{Code::kInvalid, "on_peer_death of a queue must be kRaise or kWait"});
-  }
-  throw BadResult(no_enumerator("on_peer_death", on_peer_death));
-}
-
-channel::KeepOpen keep_open_of(KeepOpen keep_open) {
-  switch (keep_open) {
-    case KeepOpen::kNo: return channel::KeepOpen::kNo;
-    case KeepOpen::kReceivers: return channel::KeepOpen::kReceivers;
-    case KeepOpen::kBoth: return channel::KeepOpen::kBoth;
-  }
-  throw BadResult(no_enumerator("keep_open", KeepOpen::Value{keep_open}));
-}
-
-bool drops_oldest(OnFull on_full) {
-  switch (on_full) {
-    case OnFull::kBlock: return false;
-    case OnFull::kDropOldest: return true;
-  }
-  throw BadResult(no_enumerator("on_full", on_full));
-}
-
-channel::ChannelOptions channel_options(const PairOptions& options, bool of_queue) {
-  channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
-  made.ending = of_queue ? ending_of_queue(options.on_peer_death) : ending_of(options.on_peer_death);
-  made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
-  made.max_unacked = options.max_unacked;
-  made.max_attempts = options.max_attempts;
-  made.keep_open = keep_open_of(options.keep_open);
-  made.portable = options.portable;
-  made.drop_oldest = drops_oldest(options.on_full);
+endpoint::ChannelRequest request_of(const PairOptions& options, discovery::NamedKind kind) {
+  using channel::Ending;
+  endpoint::ChannelRequest made{.kind = kind, .allow_pickle = options.allow_pickle, .exist_ok = options.exist_ok};
+  made.options = {.capacity = options.capacity, .max_bytes = options.max_bytes};
+  made.options.max_unacked = options.max_unacked;
+  made.options.max_attempts = options.max_attempts;
+  made.options.portable = options.portable;
+  made.options.ending =
+      value_of("on_peer_death", options.on_peer_death, {Ending::kRaise, Ending::kWait, Ending::kEach});
+  made.options.keep_open = value_of("keep_open", KeepOpen::Value{options.keep_open},
+                                    {channel::KeepOpen::kNo, channel::KeepOpen::kReceivers, channel::KeepOpen::kBoth});
+  made.options.drop_oldest = value_of("on_full", options.on_full, {false, true});
+  if (!options.name.empty()) made.name = options.name;
   return made;
 }
 
 }  // namespace
 
-std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(const PairOptions& options,
-                                                                                           bool of_queue) try {
-  if (options.exist_ok && options.name.empty()) throw BadResult(Error{Code::kInvalid, "exist_ok requires a name"});
+std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(
+    const PairOptions& options, discovery::NamedKind kind) try {
   if (options.arena && ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
-  const channel::ChannelOptions wanted = channel_options(options, of_queue);
+  endpoint::ChannelRequest request = request_of(options, kind);
   std::shared_ptr<ArenaState> arena;
-  if (options.arena || options.name.empty())
+  // A process that opens a name can access its whole arena. So the arena of a named channel has no other channels,
+  // unless the caller passed it.
+  if (options.arena || !request.name) {
     arena = ArenaState::of(options.arena ? *options.arena : Arena::shared().value());
-  endpoint::KnownChannel made;
-  if (options.name.empty()) {
-    made.channel = Channel::create(arena->arena, wanted).value();
-  } else {
-    // A process that opens a name can access its whole arena. So the arena has no other channels, unless the caller
-    // passed it.
-    const auto kind = of_queue ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel;
-    made = endpoint::make_channel(options.name, kind, arena ? arena->arena : nullptr, wanted, options.exist_ok).value();
-    if (arena == nullptr) arena = ArenaState::for_arena(made.channel->arena());
+    request.arena = arena->arena;
   }
+  const endpoint::KnownChannel made = endpoint::make_channel(request).value();
+  if (arena == nullptr) arena = ArenaState::for_arena(made.channel->arena());
   auto sending = join(arena, made.channel, End::kSending, made.name).value();
   return {std::move(sending), join(arena, made.channel, End::kReceiving, made.name).value()};
 } catch (const std::bad_alloc&) {
@@ -242,7 +214,7 @@ std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelS
 }  // namespace api
 
 std::pair<Sender, Receiver> make_pair(const PairOptions& options) {
-  auto [sending, receiving] = api::ChannelState::make(options, false);
+  auto [sending, receiving] = api::ChannelState::make(options, discovery::NamedKind::kChannel);
   return {api::ChannelState::handle_to<Sender>(std::move(sending)),
           api::ChannelState::handle_to<Receiver>(std::move(receiving))};
 }

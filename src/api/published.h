@@ -13,7 +13,7 @@
 #include "api/message.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/message_transfers.h"
-#include "endpoint/published.h"
+#include "endpoint/publish.h"
 #include "endpoint/ring_port.h"
 #include "memory/transfers.h"
 
@@ -137,9 +137,9 @@ Result<Found> find_name(const std::string& name, discovery::NamedKind kind, cons
 // or in another arena than the options ask for, and any error of check(object).
 template <class Part, class Options, class Check>
 Result<std::pair<std::shared_ptr<Part>, std::shared_ptr<endpoint::Name>>> open_known(const Options& options,
-                                                                                      discovery::NamedKind kind,
-                                                                                      const char* what,
-                                                                                      const Check& check) {
+                                                                                     discovery::NamedKind kind,
+                                                                                     const char* what,
+                                                                                     const Check& check) {
   auto found = find_name(options.name, kind, what);
   if (!found) return std::move(found).error();
   auto part = Part::open(found->arena, found->block, platform::WaitContext{});

@@ -92,7 +92,7 @@ Queue make_queue(const QueueOptions& options) {
   made.portable = options.portable;
   made.exist_ok = options.exist_ok;
   made.on_peer_death = options.on_peer_death;
-  auto [sending, receiving] = ChannelState::make(made, true);
+  auto [sending, receiving] = ChannelState::make(made, discovery::NamedKind::kQueue);
   return {ChannelState::handle_to<Sender>(std::move(sending)), ChannelState::handle_to<Receiver>(std::move(receiving))};
 }
 

@@ -2,7 +2,7 @@
 #include "shmtree/recording.h"
 
 #include "platform/never_destroyed.h"
-#include "recording/reader.h"
+#include "recording/recording_reader.h"
 #include "shmtree/frame.h"
 
 namespace shmtree {

@@ -1,16 +1,16 @@
 // Implements SharedList of the public API.
 #include "shmtree/shared_list.h"
 
-#include "shared_list/reader.h"
+#include "shared_list/list_reader.h"
 #include "shmtree/frame.h"
 
 namespace shmtree {
 
-using shared_list::Reader;
+using shared_list::ListReader;
 
 Result<SharedList> SharedList::load(const std::string& path) {
   return or_out_of_memory([&]() -> Result<SharedList> {
-    auto reader = Reader::open(path);
+    auto reader = ListReader::open(path);
     if (!reader) return std::move(reader).error();
     return SharedList(std::move(*reader));
   });

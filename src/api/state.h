@@ -156,7 +156,7 @@ struct ChannelState final : endpoint::Port, Deferred {
   ChannelStats stats() const;
   // Makes a channel, or opens the existing one (exist_ok), and joins both ends. Throws BadResult.
   static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(const PairOptions& options,
-                                                                                      bool of_queue);
+                                                                                      discovery::NamedKind kind);
   // `of_queue`: accepts the handle of a queue only; otherwise that of a pair only.
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
   // Does the same with the bytes of a handle, as in a message.

@@ -16,11 +16,11 @@ using platform::WaitContext;
 
 namespace {
 
-using Reader = broadcast::Subscriber;
+using CoreSubscriber = broadcast::Subscriber;
 
 template <class Act>
 auto with_reader(SubscriberState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
-  return api::with_part<Reader>(state, "Subscriber", timeout, stop, std::move(act));
+  return api::with_part<CoreSubscriber>(state, "Subscriber", timeout, stop, std::move(act));
 }
 
 Error of_message(Error error, std::uint64_t ticket) {
@@ -32,7 +32,7 @@ Error of_message(Error error, std::uint64_t ticket) {
 // Per-thread memory for a message. The destructor releases the block, unless the message was returned.
 class ReceiveBuffer {
  public:
-  explicit ReceiveBuffer(Reader& reader) : reader_(reader) {
+  explicit ReceiveBuffer(CoreSubscriber& reader) : reader_(reader) {
     if (*kept_ == nullptr) *kept_ = std::make_unique<broadcast::Received>();
   }
   ~ReceiveBuffer() {
@@ -45,13 +45,13 @@ class ReceiveBuffer {
   void give_back() noexcept { reader_.give_back(std::move(*kept_), broadcast::FailedBuild::kCounted); }
 
  private:
-  Reader& reader_;
+  CoreSubscriber& reader_;
   const platform::OfThread<std::unique_ptr<broadcast::Received>> kept_;
 };
 
 // Receives the next message and returns make(ring, message). Returns a deferred error of an earlier call first.
 template <class Made, class Make>
-Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& wait, Make make) {
+Result<Made> receive(SubscriberState& state, CoreSubscriber& reader, const WaitContext& wait, Make make) {
   if (auto error = state.take_deferred()) return *std::move(error);
   ReceiveBuffer buffer(reader);
   Status got = reader.get(buffer.message(), wait);
@@ -108,7 +108,7 @@ bool has_space_for_one(std::vector<Item>& items) noexcept try {
   return false;
 }
 
-Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, std::size_t most,
+Result<std::vector<Item>> receive_many(SubscriberState& state, CoreSubscriber& reader, std::size_t most,
                                        const WaitContext& wait) {
   if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
   std::vector<Item> items;
@@ -136,17 +136,17 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
 }  // namespace
 
 Result<Item> Subscriber::get(Timeout timeout, const std::stop_token& stop) const {
-  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+  return with_reader(state_.get(), timeout, stop, [&](CoreSubscriber& reader, const WaitContext& wait) {
     return receive<Item>(*state_, reader, wait, item_of);
   });
 }
 Result<std::vector<Item>> Subscriber::get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const {
-  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+  return with_reader(state_.get(), timeout, stop, [&](CoreSubscriber& reader, const WaitContext& wait) {
     return receive_many(*state_, reader, most, wait);
   });
 }
 Result<FlatItem> Subscriber::get_bytes(Timeout timeout, const std::stop_token& stop) const {
-  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+  return with_reader(state_.get(), timeout, stop, [&](CoreSubscriber& reader, const WaitContext& wait) {
     return receive<FlatItem>(*state_, reader, wait, flat_of);
   });
 }
@@ -158,23 +158,23 @@ Status Subscriber::get_into(std::span<std::byte> out, Timeout timeout, const std
     std::memcpy(out.data(), item->bytes().data(), out.size());
     return success();
   };
-  return with_reader(state_.get(), timeout, stop, [&](Reader& reader, const WaitContext& wait) {
+  return with_reader(state_.get(), timeout, stop, [&](CoreSubscriber& reader, const WaitContext& wait) {
     return receive<Unit>(*state_, reader, wait, make);
   });
 }
 
 std::uint64_t Subscriber::size() const noexcept {
-  return api::number_of<Reader>(state_.get(), [](const Reader& reader) { return reader.size(); });
+  return api::number_of<CoreSubscriber>(state_.get(), [](const CoreSubscriber& reader) { return reader.size(); });
 }
 std::uint64_t Subscriber::missed() const noexcept {
-  return api::number_of<Reader>(state_.get(), [](const Reader& reader) { return reader.missed(); });
+  return api::number_of<CoreSubscriber>(state_.get(), [](const CoreSubscriber& reader) { return reader.missed(); });
 }
 Result<int> Subscriber::fileno() const {
-  return with_reader(state_.get(), {}, {}, [](Reader& reader, const WaitContext&) { return reader.fd(); });
+  return with_reader(state_.get(), {}, {}, [](CoreSubscriber& reader, const WaitContext&) { return reader.fd(); });
 }
 
 Result<std::string> Subscriber::handle() const {
-  return with_reader(state_.get(), {}, {}, [&](Reader& reader, const WaitContext&) -> Result<std::string> {
+  return with_reader(state_.get(), {}, {}, [&](CoreSubscriber& reader, const WaitContext&) -> Result<std::string> {
     auto block = reader.give();
     if (!block) return std::move(block).error();
     return api::give_handle(state_->arena->arena, memory::pack(*block), state_->name().get());
@@ -190,7 +190,7 @@ Result<Subscriber> ItemAs<Subscriber>::make(const Item& item) {
 
 void Subscriber::close() {
   if (state_ == nullptr) return;
-  state_->close([](Reader& reader) {
+  state_->close([](CoreSubscriber& reader) {
     reader.close();
     reader.wake();
   });

@@ -1,6 +1,8 @@
 #include "broadcast/cursors.h"
 
 #include "memory/arena.h"
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::broadcast {
 
@@ -19,6 +21,7 @@ std::uint32_t Cursors::count() const noexcept {
 }
 
 std::uint32_t Cursors::find_free() const noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header_.lock));
   std::uint32_t number = 0;
   while (number < most_ && load_acquire(at(number).owner) != 0) ++number;
   return number;

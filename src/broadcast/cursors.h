@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "broadcast/layout.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::broadcast {
 
@@ -23,7 +24,10 @@ class Cursors {
   memory::Arena& arena() const noexcept { return arena_; }
   // Number of cursors that were ever used.
   std::uint32_t used() const noexcept { return std::min(platform::load_acquire(header_.cursors_high), most_); }
-  Cursor& at(std::uint32_t number) const noexcept { return cursors_of(header_)[number]; }
+  Cursor& at(std::uint32_t number) const noexcept {
+    SHMTREE_DCHECK(number < most_);
+    return cursors_of(header_)[number];
+  }
   Owner owner_of(std::uint32_t number) const noexcept { return unpack_owner(platform::load_acquire(at(number).owner)); }
   // Number of cursors in use, by living and dead processes.
   std::uint32_t count() const noexcept;

@@ -7,8 +7,10 @@
 
 #include "broadcast/doorbell.h"
 #include "memory/control_block.h"
+#include "memory/held_locks.h"
 #include "platform/clock.h"
 #include "platform/copy.h"
+#include "platform/dcheck.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "platform/other_version.h"
@@ -19,6 +21,7 @@ namespace shmtree::broadcast {
 using namespace platform;
 using memory::BlockKind;
 using memory::Failure;
+using memory::HeldLocks;
 using memory::Lease;
 using memory::ListEntry;
 using memory::PublisherRole;
@@ -80,9 +83,9 @@ Ring::~Ring() {
   rings().erase(this);
 }
 
-std::shared_ptr<Ring> Ring::known(std::shared_ptr<Ring> made) {
+std::shared_ptr<Ring> Ring::registered(std::shared_ptr<Ring> ring) {
   return rings().insert(
-      made, [&](const Ring& other) { return other.arena() == made->arena() && other.block() == made->block(); });
+      ring, [&](const Ring& other) { return other.arena() == ring->arena() && other.block() == ring->block(); });
 }
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const Options& options,
@@ -111,7 +114,7 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
   const std::vector<BlockRef> nothing(entries);
   auto control = hold_control_block(*arena, std::move(*block), nothing, wait);
   if (!control) return std::move(control).error();
-  return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control), use)));
+  return registered(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -144,7 +147,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
                     entries <= kMaxEntries && capacity != 0 && capacity < entries && history < entries &&
                     control_bytes(use, entries) <= arena->blocks().capacity_of(block.id);
   if (!fits) return Error{.code = Code::kIncompatible, .message = "this block of the arena is not " + name};
-  return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
+  return registered(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -240,7 +243,7 @@ Result<Ring::Locks> Ring::lock_and_repair(Locks locks, const WaitContext& wait) 
     locked = lock(locks, wait);
   }
   if (!locked) return std::move(locked).error();
-  if (load_relaxed(header().putting) != 0) repair();
+  if (locks == Locks::kArenaAndRing && load_relaxed(header().putting) != 0) repair();
   return locks;
 }
 
@@ -255,6 +258,7 @@ bool Ring::has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const
 
 // The last known position of the slowest reader is usually far enough. Only if it is not, this checks all cursors.
 bool Ring::has_space_now(std::uint64_t bytes) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header().lock));
   if (load_relaxed(header().cursors_high) == 0) return true;
   const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNoIdentity};
   if (has_space(last, bytes)) return true;
@@ -263,11 +267,13 @@ bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   return has_space(now, bytes);
 }
 
-void Ring::remove_entry(std::uint64_t index) noexcept {
+// With the ring's lock alone, touches_blocks() was false. A block here means that shared memory is damaged.
+void Ring::remove_entry(std::uint64_t index, Locks locks) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header().lock));
   store_relaxed(entry_at(index).ticket, std::uint64_t{0});
   fence_seq_cst();  // readers see the ticket gone, or this process sees their bits
   const BlockRef block = references().empty(index);
-  if (block.id.value != 0) arena_->reclaimer().free_if_unreferenced(block);
+  if (block.id.value != 0 && locks == Locks::kArenaAndRing) arena_->reclaimer().free_if_unreferenced(block);
 }
 
 std::uint64_t Ring::needed() const noexcept {
@@ -282,10 +288,11 @@ bool Ring::has_passed_blocks() const noexcept {
 
 // Removes the messages that every reader has read, but not the history, if any of them may have blocks.
 void Ring::remove_passed() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header().lock) && HeldLocks::contains(arena_->header().arena_lock));
   if (load_relaxed(header().blocks_end) <= load_relaxed(header().kept)) return;
   const std::uint64_t limit = needed();
   for (std::uint64_t at = first_kept(); at < limit; ++at) {
-    if (load_relaxed(entry(at).ticket) == at + 1) remove_entry(at % entries_);
+    if (load_relaxed(entry(at).ticket) == at + 1) remove_entry(at % entries_, Locks::kArenaAndRing);
     store_relaxed(header().kept, at + 1);
   }
 }
@@ -336,7 +343,7 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
       const auto& after = at + 1 == tail() ? shared.put_bytes : entry(at + 1).before;
       if (is_block) freed += load_relaxed(after) - load_relaxed(oldest.before);
       dropped = dropped || is_block;
-      remove_entry(at % entries_);
+      remove_entry(at % entries_, Locks::kArenaAndRing);
     }
     store_relaxed(shared.kept, at + 1);
   }
@@ -347,12 +354,13 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
 
 // Repairs the ring after a process has died in a put or a drop.
 void Ring::repair() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header().lock) && HeldLocks::contains(arena_->header().arena_lock));
   const std::uint64_t end = tail();
   for (std::uint64_t index = 0; index < entries_; ++index) {
     const std::uint64_t ticket = load_relaxed(entry_at(index).ticket);
     const bool is_there =
         ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == index;
-    if (!is_there) remove_entry(index);
+    if (!is_there) remove_entry(index, Locks::kArenaAndRing);
   }
   std::uint64_t first = first_kept();  // skips what drop_oldest() has removed
   while (first < end && load_relaxed(entry(first).ticket) != first + 1) ++first;
@@ -364,7 +372,9 @@ void Ring::repair() noexcept {
   store_relaxed(header().putting, std::uint64_t{0});
 }
 
-std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept {
+std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted, Locks locks) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header().lock) && bytes <= counted);
+  SHMTREE_DCHECK(outgoing.held.valid() || (bytes == outgoing.frame.size() && bytes <= inline_bytes()));
   RingHeader& shared = header();
   const std::uint64_t ticket = load_relaxed(shared.tail);
   const std::uint64_t before = load_relaxed(shared.put_bytes);
@@ -375,7 +385,7 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   Entry& mine = entry_at(index);
   // A process that was killed in remove_entry() may have left a reference of an entry without a ticket.
   const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(index).id.value == 0;
-  is_empty ? fence_release() : remove_entry(index);  // a reader that sees the new words sees the old ticket gone
+  is_empty ? fence_release() : remove_entry(index, locks);  // a reader that sees the new words sees the old ticket gone
   if (is_block) references().fill(index, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);
@@ -385,7 +395,7 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   store_relaxed(shared.put_bytes, before + counted);
   if (is_block) store_relaxed(shared.blocks_end, ticket + 1);
   store_release(shared.tail, ticket + 1);
-  remove_passed();
+  if (locks == Locks::kArenaAndRing) remove_passed();
   store_release(shared.putting, std::uint64_t{0});
   return ticket;
 }
@@ -431,7 +441,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
     const bool has_space = has_space_now(bytes);
     if (has_space) {
       is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
-      ticket = write(outgoing, frame, bytes);
+      ticket = write(outgoing, frame, bytes, *locks);
     }
     unlock(*locks);
     return has_space;
@@ -541,6 +551,7 @@ void Ring::part(Failure failure) noexcept {
   {
     const std::lock_guard guard(ends_mutex_);
     if (failure != Failure::kNone) failure_ = failure;
+    SHMTREE_DCHECK(ends_.load(std::memory_order_relaxed) != 0);
     ends_.fetch_sub(1, std::memory_order_relaxed);
   }
   after_use();
@@ -637,8 +648,8 @@ Result<Lease> Ring::hold(const Entry& from, std::uint64_t ticket, BlockRef block
   if (!arena_->blocks().is_current(block)) return overwritten();
   auto held = arena_->hold_while(block, from.ticket, ticket + 1);
   if (!held) return held;
-  const memory::BlockEntry* known = arena_->blocks().entry(block.id);
-  const bool fits = memory::is_kind(*known, BlockKind::kPublished) && bytes <= held->bytes() &&
+  const memory::BlockEntry* listed = arena_->blocks().entry(block.id);
+  const bool fits = memory::is_kind(*listed, BlockKind::kPublished) && bytes <= held->bytes() &&
                     bytes <= arena_->blocks().capacity_of(block.id) && arena_->blocks().is_current(block);
   if (!fits) return damaged();
   return held;

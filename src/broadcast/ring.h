@@ -23,6 +23,7 @@
 #include "memory/arena.h"
 #include "memory/control_block.h"
 #include "memory/event.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 #include "platform/in_use.h"
 #include "platform/wait_policy.h"
@@ -173,12 +174,10 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // Number of cursors, those of dead processes included.
   std::uint32_t readers() const noexcept { return cursors().count(); }
-  // Names the first violated invariant; empty if there is none. No other thread may use the ring. For tests.
-  std::string check() const;
 
  private:
   Ring(std::shared_ptr<Arena> arena, memory::Lease control, const RingUse& use);
-  static std::shared_ptr<Ring> known(std::shared_ptr<Ring> made);
+  static std::shared_ptr<Ring> registered(std::shared_ptr<Ring> ring);
   friend Call;
   void after_use() noexcept {
     if (ends_.load(std::memory_order_relaxed) == 0) [[unlikely]]
@@ -192,6 +191,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   RingHeader& header() const noexcept { return *reinterpret_cast<RingHeader*>(control_.data()); }
   bool has_flag(std::uint32_t flag) const noexcept { return (platform::load_once(header().flags) & flag) != 0; }
   Entry& entry_at(std::uint64_t index) const noexcept {
+    SHMTREE_DCHECK(index < entries_);
     return *reinterpret_cast<Entry*>(ring_ + index * entry_bytes_);
   }
   Entry& entry(std::uint64_t ticket) const noexcept { return entry_at(ticket % entries_); }
@@ -226,11 +226,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Under the ring's lock.
   bool has_space_now(std::uint64_t bytes) noexcept;
   std::uint64_t first_kept() const noexcept;
-  // Under both locks. For write() of a small message, the ring's is enough if touches_blocks() is false.
+  // Under both locks, except that the ring's is enough for write() of a small message if touches_blocks() is false.
   void repair() noexcept;
-  void remove_entry(std::uint64_t index) noexcept;
+  void remove_entry(std::uint64_t index, Locks locks) noexcept;
   void remove_passed() noexcept;
-  std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept;
+  std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted, Locks locks) noexcept;
 
   const std::shared_ptr<Arena> arena_;
   const memory::Lease control_;

@@ -7,6 +7,7 @@
 
 #include "memory/control_block.h"
 #include "memory/transfers.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 
 namespace shmtree::broadcast {
@@ -131,6 +132,7 @@ Error Subscriber::overrun() {
 
 // Under mutex_. With Policy::kLatest only the newer of two messages is kept: `received` returns the other one.
 void Subscriber::keep(std::unique_ptr<Received>& received) noexcept {
+  SHMTREE_DCHECK(received != nullptr && received->next == nullptr);
   if (owner_.policy == Policy::kLatest && given_back_ != nullptr) {
     if (given_back_->message.ticket < received->message.ticket) std::swap(given_back_, received);
     return count_missed(1);
@@ -164,6 +166,7 @@ bool Subscriber::take_given_back(Incoming& message) noexcept {
   if (given_back_ == nullptr) [[likely]]
     return false;
   const std::unique_ptr<Received> first = std::exchange(given_back_, std::move(given_back_->next));
+  SHMTREE_DCHECK(given_back_count_.load(std::memory_order_relaxed) != 0);
   given_back_count_.fetch_sub(1, std::memory_order_relaxed);
   if (owner_.policy == Policy::kLatest && load_relaxed(cursor().position) < ring_->tail()) {
     count_missed(1);

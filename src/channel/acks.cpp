@@ -5,12 +5,14 @@
 #include <new>
 
 #include "channel/peer_wait.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
 using namespace platform;
 
 void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
+  SHMTREE_DCHECK(count != 0);
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
   if (sent_by_ != me) {  // a forked child does not own its parent's messages

@@ -61,7 +61,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
                                      std::to_string(kMaxAttempts)};
   }
   if (options.capacity > kMaxCapacity) {
-    return Error{Code::kInvalid, "the capacity is " + std::to_string(options.capacity) + "; it must be at most " +
+    return Error{Code::kInvalid, "capacity is " + std::to_string(options.capacity) + "; it must be at most " +
                                      std::to_string(kMaxCapacity) + ", or 0 for no limit"};
   }
   memory::end_lost_transfers();
@@ -112,7 +112,7 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
   const auto is_it = [&arena = *arena, block](const Channel& channel) {
     return channel.arena_.get() == &arena && channel.lease_.ref() == block;
   };
-  if (auto known = channels().find(is_it)) return known;
+  if (auto existing = channels().find(is_it)) return existing;
   if (!arena->blocks().geometry().contains(block.id)) return no_channel("the arena has no such block");
   auto lease = memory::open_control_block(*arena, block, BlockKind::kChannel, sizeof(ChannelHeader), "a channel", wait);
   if (!lease) return std::move(lease).error();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "channel/watchers.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -30,6 +31,7 @@ class ClaimHooks final : public platform::WaitHooks {
     hooks_->before_block();
   }
   void after_block() noexcept override {
+    SHMTREE_DCHECK(!has_claimed_);
     has_claimed_ = watchers_.claim();
     hooks_->after_block();  // may never return
   }

@@ -7,6 +7,8 @@
 
 #include "channel/peer_wait.h"
 #include "memory/arena.h"
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -90,6 +92,7 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
 // Another process may write the slot meanwhile, so its size is read once. Words are copied one by one, since threads
 // that check for acks read the words of a record without the lock.
 void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
+  SHMTREE_DCHECK(&to != &from);
   const std::uint64_t block = load_once(from.block), bytes = load_once(from.bytes);
   store_once(to.ticket, load_once(from.ticket));
   store_once(to.block, block);
@@ -100,12 +103,14 @@ void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
 
 // Assigns the record, and its pinned message, to the delivery.
 void Deliveries::fill_delivery(Record& record, std::uint64_t word, Delivery& delivery) noexcept {
+  SHMTREE_DCHECK(delivery.record_ == nullptr);
   delivery.record_ = &record;
   delivery.word_ = word;
   parts_.records.set(record, word);
 }
 
 Deliveries::TakeResult Deliveries::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
+  SHMTREE_DCHECK(delivery.settled() && memory::HeldLocks::contains(parts_.control.shared.receivers_lock));
   if (parts_.records.has_too_many_taken()) return parts_.head.has_messages() ? TakeResult::kTooMany : TakeResult::kNone;
   if (load_relaxed(parts_.control.shared.returned) == 0) return take_from_ring(me, delivery, receipt);
   Record* record = parts_.records.oldest_returned();
@@ -137,6 +142,7 @@ Deliveries::TakeResult Deliveries::take_from_ring(Identity me, Delivery& deliver
 // Collects matching messages, as many as `found` has capacity for. Returns true if there may be more. Under the
 // receivers' lock.
 bool Deliveries::collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(parts_.control.shared.receivers_lock));
   std::size_t left = std::min(found.capacity() - found.size(), kMaxAtOnce);
   parts_.records.for_each([&](Record& record) {
     const std::uint64_t word = load_acquire(record.state);
@@ -257,6 +263,7 @@ void Delivery::give_up() noexcept {
 }
 
 std::uint64_t Delivery::word_after(Settling how) const noexcept {
+  SHMTREE_DCHECK(!settled() && record_ != nullptr);
   switch (how) {
     case Settling::kAck: return kFreeRecord;
     case Settling::kRequeue:
@@ -294,6 +301,7 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
 
 // Releases the lock. False if the record no longer belongs to this delivery.
 bool Delivery::settle_locked(Settling how) noexcept {
+  SHMTREE_DCHECK(!settled() && memory::HeldLocks::contains(of_->parts_.control.shared.receivers_lock));
   Arena& arena = of_->parts_.control.arena;
   const bool ours = load_acquire(record_->state) == word_ && record_->slot().ticket == message_.ticket();
   const std::uint64_t word = word_after(how);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "memory/transfers.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -73,6 +74,7 @@ void Membership::make_passive(End end) noexcept {
 void Membership::end_passive(End end) noexcept {
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
+  SHMTREE_DCHECK(passive_[end] != 0);
   if (--passive_[end] == 0 && me != memory::kNoIdentity) state(end).passive.remove(memory::slot_of(me));
 }
 
@@ -153,6 +155,7 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
 }
 
 void Membership::note_use(End end, Identity me) noexcept {
+  SHMTREE_DCHECK(me != memory::kNoIdentity);
   used_as_[end].store(me, std::memory_order_relaxed);
   // A forked child becomes known as a successor only here.
   if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) replace_killed(end);
@@ -177,6 +180,7 @@ void Membership::end_transfer(std::uint64_t number, End end) noexcept {
 }
 
 void Membership::add_child_member(End end, Identity child) noexcept {
+  SHMTREE_DCHECK(child != memory::kNoIdentity);
   if (memory::BlockEntry* block = control_.arena.blocks().entry(control_.block.id)) {
     block->holders.add(memory::slot_of(child));
   }

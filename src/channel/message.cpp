@@ -3,6 +3,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::channel {
 
 Incoming& Incoming::operator=(Incoming&& other) noexcept {
@@ -20,6 +22,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   failed_before_ = other.failed_before_;
   data_ = other.data_;
   if (other.data_ == other.inline_data_) {
+    SHMTREE_DCHECK(bytes_ <= kMaxInlineBytes);
     std::memcpy(inline_data_, other.inline_data_, bytes_);
     data_ = inline_data_;
   }
@@ -32,6 +35,7 @@ Result<Lease> Incoming::adopt() {
 }
 
 void Incoming::write_to(RingSlot& slot) const noexcept {
+  SHMTREE_DCHECK(in_block() || frame().size() <= kMaxInlineBytes);
   platform::store_once(slot.ticket, ticket_);
   platform::store_once(slot.block, in_block() ? memory::pack(block_) : 0);
   platform::store_once(slot.bytes, bytes_);
@@ -40,6 +44,7 @@ void Incoming::write_to(RingSlot& slot) const noexcept {
 }
 
 void Unreturned::add(std::unique_ptr<Received> received, Kind kind) noexcept {
+  SHMTREE_DCHECK(received != nullptr && received->next == nullptr);
   std::unique_ptr<Received> inherited[2];  // inherited from the parent; released outside the mutex
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
@@ -62,6 +67,7 @@ std::unique_ptr<Received> Unreturned::take_first(Kind kind) noexcept {
   if (count(kind) == 0) return nullptr;
   List& from = list(kind);
   std::unique_ptr<Received> first = std::move(from.first);
+  SHMTREE_DCHECK(first != nullptr);
   from.first = std::move(first->next);
   from.count.fetch_sub(1, std::memory_order_relaxed);
   return first;

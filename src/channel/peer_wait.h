@@ -9,7 +9,9 @@
 #include "channel/ends.h"
 #include "memory/arena.h"
 #include "memory/event.h"
+#include "memory/held_locks.h"
 #include "memory/transfers.h"
+#include "platform/dcheck.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::channel {
@@ -30,6 +32,8 @@ template <class Ready>
 Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& what, const Ready& check,
                       const WaitContext& wait) {
   const memory::TakingCondition ready(check);
+  SHMTREE_DCHECK(!memory::HeldLocks::contains(control.shared.senders_lock) &&
+                 !memory::HeldLocks::contains(control.shared.receivers_lock));
   const End peers = what.peers;
   Deadlock deadlock(control, ends, peers, wait);
   const auto before_sleep = [&](bool first) -> Result<bool> {

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "channel/peer_wait.h"
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -23,6 +25,7 @@ bool Receiving::receive_returned(Incoming& out, Identity me, Receipt& receipt) n
 
 // Under the receivers' lock.
 bool Receiving::receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(parts_.control.shared.receivers_lock));
   if (load_relaxed(parts_.control.shared.returned) != 0) [[unlikely]] {
     if (receive_returned(out, me, receipt)) return true;
     if (receipt.starved) return false;
@@ -119,15 +122,16 @@ Status Receiving::discard_queued(const WaitContext& wait) {
 
 // Under the receivers' lock.
 void Receiving::drop_next(Drop& drop, Identity me) noexcept {
+  SHMTREE_DCHECK(!drop.dropped);
   ChannelHeader& shared = parts_.control.shared;
-  drop.made = access() == Access::kFree && receive_next(drop.message, me, drop.receipt);
-  if (drop.made) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);
+  drop.dropped = access() == Access::kFree && receive_next(drop.message, me, drop.receipt);
+  if (drop.dropped) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);
 }
 
 void Receiving::finish(Drop& drop) noexcept {
   drop.receipt.release_spent(parts_.control.arena);
   drop.message.drop();
-  if (drop.made) parts_.watchers.announce_received();
+  if (drop.dropped) parts_.watchers.announce_received();
 }
 
 bool Receiving::try_drop_oldest(Drop& drop, Identity me) noexcept {
@@ -136,7 +140,7 @@ bool Receiving::try_drop_oldest(Drop& drop, Identity me) noexcept {
   // A dead process may have left the guarded words inconsistent, and their recovery takes the senders' lock as well.
   if (!memory::needs_recovery(parts_.control.arena.header())) drop_next(drop, me);
   lock.unlock();
-  return drop.made;
+  return drop.dropped;
 }
 
 Result<bool> Receiving::drop_oldest(const WaitContext& wait) {
@@ -149,7 +153,7 @@ Result<bool> Receiving::drop_oldest(const WaitContext& wait) {
   drop_next(drop, *me);
   parts_.control.arena.unlock(shared.receivers_lock);
   finish(drop);
-  return drop.made;
+  return drop.dropped;
 }
 
 Error Receiving::discarded(const WaitContext& wait) {

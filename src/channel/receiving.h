@@ -38,7 +38,7 @@ class Receiving {
   struct Drop {
     Incoming message;
     Receipt receipt;
-    bool made = false;
+    bool dropped = false;
   };
   bool try_drop_oldest(Drop& drop, Identity me) noexcept;
   void finish(Drop& drop) noexcept;

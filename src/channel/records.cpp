@@ -4,6 +4,9 @@
 #include <cstring>
 #include <new>
 
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
@@ -74,6 +77,7 @@ Status Records::add(const WaitContext& wait) {
 }
 
 Record* Records::find_free() noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   Record* const freed = freed_.exchange(nullptr, std::memory_order_relaxed);
   if (freed != nullptr && load_acquire(freed->state) == kFreeRecord) return freed;
   Record* const found = find_free_from(next_);
@@ -99,6 +103,7 @@ Record* Records::find_free_from(std::uint64_t number) noexcept {
 }
 
 Record* Records::oldest_returned() const noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   Record* oldest = nullptr;
   for_each([&](Record& record) {
     const bool is_returned = state_of_record(load_acquire(record.state)) == RecordState::kReturned;
@@ -109,6 +114,7 @@ Record* Records::oldest_returned() const noexcept {
 }
 
 void Records::set(Record& record, std::uint64_t word) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   ChannelHeader& shared = control_.shared;
   const RecordState from = state_of_record(load_relaxed(record.state)), to = state_of_record(word);
   const auto count = [](std::atomic<std::uint32_t>& number, int more) {
@@ -129,6 +135,7 @@ void Records::set(Record& record, std::uint64_t word) noexcept {
 }
 
 void Records::forget_returned() noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   store_relaxed(control_.shared.returned, 0u);
   store_relaxed(control_.shared.also_queued, 0u);
 }

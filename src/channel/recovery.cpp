@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree::channel {
@@ -115,6 +117,7 @@ class Repair {
   bool has_slots() const noexcept { return is_slot_size(control_.slot_bytes); }
 
   void ring() noexcept {
+    SHMTREE_DCHECK(has_slots() && memory::HeldLocks::contains(shared_.senders_lock));
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
     std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
     for (int links = 0; packed != 0 && links < 1 << 20; ++links) {
@@ -145,6 +148,7 @@ class Repair {
   }
 
   void records() noexcept {
+    SHMTREE_DCHECK(has_slots() && memory::HeldLocks::contains(shared_.receivers_lock));
     const std::uint64_t head = load_relaxed(shared_.head);
     Counts counts;
     const auto mark = [&](BlockRef block) { return pass_.mark(block), true; };

@@ -3,11 +3,15 @@
 #include <new>
 #include <utility>
 
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
 
 void Returns::give_back(std::unique_ptr<Received> received) noexcept {
+  SHMTREE_DCHECK(received != nullptr);
   if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy in a forked child
   if (give_back_briefly(received->message)) return;
   const Kind kind = is_given_up(received->message) ? Kind::kGivenUp : Kind::kReceivable;
@@ -45,6 +49,7 @@ std::optional<RecordState> Returns::write_returned(Record& record, const Incomin
 
 // Under the receivers' lock.
 Returns::Attempt Returns::try_return(const Incoming& message) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   Record* record = records_.find_free();
   if (record == nullptr) return {.lacks_record = true};
   return {.became = write_returned(*record, message)};
@@ -52,6 +57,7 @@ Returns::Attempt Returns::try_return(const Incoming& message) noexcept {
 
 // Call it after unlocking.
 void Returns::finish_return(Incoming& message, RecordState became) noexcept {
+  SHMTREE_DCHECK(!memory::HeldLocks::contains(control_.shared.receivers_lock));
   message.drop();
   watchers_.announce_settled(became);
 }
@@ -63,12 +69,12 @@ bool Returns::give_back_briefly(Incoming& message) noexcept try {
   Arena& arena = control_.arena;
   for (int tries = 0; tries < kMaxTries; ++tries) {
     if (!arena.reconciler().lock_briefly(control_.shared.receivers_lock)) return false;
-    const Attempt made = try_return(message);
+    const Attempt attempt = try_return(message);
     arena.unlock(control_.shared.receivers_lock);
-    if (made.became) return finish_return(message, *made.became), true;
+    if (attempt.became) return finish_return(message, *attempt.became), true;
     if (!arena.reconciler().lock_briefly(arena.header().arena_lock)) return false;  // wait until the lock was free once
     arena.reclaimer().unlock();
-    if (made.lacks_record && !records_.add(WaitContext{Deadline::immediate()})) return false;
+    if (attempt.lacks_record && !records_.add(WaitContext{Deadline::immediate()})) return false;
   }
   return false;
 } catch (const std::bad_alloc&) {
@@ -95,18 +101,18 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
     Status locked = arena.lock(control_.shared.receivers_lock, wait);
     if (!locked) return locked;
     std::unique_ptr<Received> first = unreturned_.take_first(kind);
-    const Attempt made = first == nullptr ? Attempt{} : try_return(first->message);
+    const Attempt attempt = first == nullptr ? Attempt{} : try_return(first->message);
     arena.unlock(control_.shared.receivers_lock);
     if (first == nullptr) continue;  // another thread has taken it
-    if (made.became) {
-      finish_return(first->message, *made.became);
+    if (attempt.became) {
+      finish_return(first->message, *attempt.became);
       tries = 0;
       continue;
     }
     keep(std::move(first), kind);
     if (++tries == kMaxTries)
       return Error{Code::kTimeout, "timed out waiting for the arena's lock, which other threads hold"};
-    Status gone_on = made.lacks_record ? add_record() : wait_for_arena_lock(wait);
+    Status gone_on = attempt.lacks_record ? add_record() : wait_for_arena_lock(wait);
     if (!gone_on) return gone_on;
   }
   return success();

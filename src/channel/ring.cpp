@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include "memory/held_locks.h"
 #include "platform/dcheck.h"
 #include "platform/machine.h"
 
@@ -33,6 +34,7 @@ std::uint64_t bytes_of_class(std::uint64_t packed) noexcept {
 
 RingTail::Space RingTail::space_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
                                     Depth depth, Segment* ring) noexcept {
+  SHMTREE_DCHECK(depth != Depth::kLocked || memory::HeldLocks::contains(control_.shared.senders_lock));
   ChannelHeader& shared = control_.shared;
   if (control_.is_shut_down()) return Space::kShutDown;
   if (control_.is_reserved(End::kSending)) return Space::kFull;
@@ -92,6 +94,7 @@ bool RingTail::leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocat
 
 RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
   SHMTREE_DCHECK(!messages.empty() && messages.size() <= kMaxAtOnce);
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.senders_lock) && me != memory::kNoIdentity);
   ChannelHeader& shared = control_.shared;
   const std::uint64_t tail = load_relaxed(shared.tail);
   Segment last;
@@ -117,6 +120,7 @@ RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBloc
 
 // Writes as many messages as there is space for, then `tail`. There must be space for the first one.
 std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages, Identity me, bool watched) noexcept {
+  SHMTREE_DCHECK(segment && memory::HeldLocks::contains(control_.shared.senders_lock));
   ChannelHeader& shared = control_.shared;
   const std::uint64_t tail = load_relaxed(shared.tail);
   const std::uint64_t head = load_relaxed(shared.cached_head);
@@ -129,6 +133,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   std::size_t count = 0;
   std::uint64_t bytes = 0;
   do {
+    SHMTREE_DCHECK(messages[count].block.valid() || messages[count].size() <= control_.inline_bytes());
     write_slot(segment.at(tail + count), tail + count, messages[count], me);
     bytes += messages[count].counted_bytes();
     ++count;
@@ -155,6 +160,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
 }
 
 void RingTail::finish_count(ChannelHeader& shared) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(shared.senders_lock));
   const std::uint64_t counting = load_acquire(shared.counting_tail);
   if (counting == 0) return;
   if (load_acquire(shared.tail) >= counting) store_release(shared.counted, load_relaxed(shared.counted_then));
@@ -187,6 +193,7 @@ bool RingTail::may_grow(const Segment& last, std::uint64_t queued) noexcept {
 
 // The store of `next` makes the successor part of the ring. Tickets from `tail` on belong to it.
 void RingTail::link(const Segment& last, OwnedBlock block, std::uint64_t tail) noexcept {
+  SHMTREE_DCHECK(last && block.valid() && memory::HeldLocks::contains(control_.shared.senders_lock));
   reinterpret_cast<SegmentHeader*>(block.data())->base = tail;
   const std::uint64_t packed = memory::pack(block.ref());
   store_release(last.header->next, packed);
@@ -195,6 +202,7 @@ void RingTail::link(const Segment& last, OwnedBlock block, std::uint64_t tail) n
 }
 
 Result<OwnedBlock> RingTail::new_segment(std::uint64_t slots, const WaitContext& wait) const {
+  SHMTREE_DCHECK(!memory::HeldLocks::contains(control_.shared.senders_lock));
   const std::uint64_t share = std::bit_floor(control_.arena.pool().max_bytes() / 16 / control_.slot_bytes);
   slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMaxSlots));
   for (;; slots /= 2) {
@@ -255,6 +263,7 @@ bool RingHead::receive(Incoming& out, Identity me, Receipt& receipt) noexcept {
 }
 
 const RingSlot* RingHead::first(Receipt& receipt) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   ChannelHeader& shared = control_.shared;
   const std::uint64_t head = load_relaxed(shared.head);
   if (head == load_relaxed(shared.cached_tail)) {
@@ -293,6 +302,8 @@ const RingSlot* RingHead::first(Receipt& receipt) noexcept {
 
 bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out,
                     Receipt& receipt) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
+  SHMTREE_DCHECK(out.arena_ == nullptr && attempts != 0 && me != memory::kNoIdentity);
   out.ticket_ = load_once(slot.ticket);
   const std::uint64_t bytes = load_once(slot.bytes);
   out.bytes_ = bytes;
@@ -338,9 +349,9 @@ void RingHead::note_receipt() const noexcept {
 // Prefetches the next message from the sender's core while this one is decoded. It most likely has the same size.
 void RingHead::fetch_next(std::uint64_t bytes) const noexcept {
   const std::uint64_t head = load_relaxed(control_.shared.head);
-  const Segment& known = known_first_.last();
-  if (head == load_relaxed(control_.shared.cached_tail) || !known) return;
-  prefetch(&known.at(head), sizeof(RingSlot) + (bytes <= control_.inline_bytes() ? bytes : 0));
+  const Segment& segment = known_first_.last();
+  if (head == load_relaxed(control_.shared.cached_tail) || !segment) return;
+  prefetch(&segment.at(head), sizeof(RingSlot) + (bytes <= control_.inline_bytes() ? bytes : 0));
 }
 
 }  // namespace shmtree::channel

@@ -5,6 +5,8 @@
 #include <span>
 
 #include "channel/tap_notes.h"
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -98,6 +100,7 @@ struct Receipt {
 
   bool is_left() const noexcept { return damaged || starved; }
   bool starve(std::uint64_t of, std::uint64_t bytes) noexcept {
+    SHMTREE_DCHECK(!starved);
     starved = true;
     ticket = of;
     wanted = bytes;
@@ -105,6 +108,7 @@ struct Receipt {
   }
   // Releases the segments that were used up. Call it after unlocking.
   void release_spent(Arena& arena) const noexcept {
+    SHMTREE_DCHECK(spent_count <= std::size(spent));
     for (std::size_t i = 0; i < spent_count; ++i) arena.reclaimer().collect(memory::unpack(spent[i]));
   }
   // Returns why the first message was not received.
@@ -147,6 +151,7 @@ class RingHead {
   }
   // Marks the first message, which counts as `bytes`, as received.
   void advance(std::uint64_t bytes) noexcept {
+    SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
     ChannelHeader& shared = control_.shared;
     platform::store_relaxed(shared.bytes_out, platform::load_relaxed(shared.bytes_out) + bytes);
     if (platform::load_relaxed(shared.timed) != 0) [[unlikely]]

@@ -185,8 +185,8 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     }
     return false;
   };
-  auto made = drop_for_space();
-  if (!made || *made) return made ? success() : Status(std::move(made).error());
+  auto has_space = drop_for_space();
+  if (!has_space || *has_space) return has_space ? success() : Status(std::move(has_space).error());
   if (parts_.control.ending() == Ending::kQueueRaise) {
     // Otherwise blocked senders would count as receivers for each other.
     auto me = parts_.control.arena.identity();
@@ -202,8 +202,8 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
   SpaceWait waiting(parts_.control, space, wait);
   const auto ready = [&] {
     if (waiting.slept() && !may_grow) return true;  // memory may be free now
-    made = drop_for_space();
-    return !made || *made || has_space_now();
+    has_space = drop_for_space();
+    return !has_space || *has_space || has_space_now();
   };
   parts_.watchers.check_exits(End::kSending);
   Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
@@ -227,7 +227,7 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
     return std::move(came).error();
   }
-  if (!made) return std::move(made).error();
+  if (!has_space) return std::move(has_space).error();
   return *came ? success() : still_full();
 }
 

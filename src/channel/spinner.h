@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
@@ -84,6 +85,7 @@ class Spinner {
 
   // Stores the backoff, or 0 if a backoff that long would cost more than it saves.
   void limit_backoff(std::int64_t backoff) noexcept {
+    SHMTREE_DCHECK(backoff >= 0);
     backoff_ns_.store(backoff <= policy::kMaxBackoffNs ? static_cast<std::int32_t>(backoff) : 0,
                       std::memory_order_relaxed);
   }

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "memory/held_locks.h"
 #include "memory/robust_lock.h"
+#include "platform/dcheck.h"
 #include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
 #include "platform/weak_registry.h"
@@ -36,6 +38,8 @@ std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool
 
 // True if the channel has a tap that is alive. Under both locks.
 bool is_tapped(const Control& control) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control.shared.senders_lock) &&
+                 memory::HeldLocks::contains(control.shared.receivers_lock));
   const auto notes = TapNotes::at(control, load_relaxed(control.shared.tap));
   return notes && control.arena.participants().is_alive(load_once(notes->header().owner));
 }
@@ -54,6 +58,7 @@ class BothLocks {
   BothLocks& operator=(const BothLocks&) = delete;
 
   Status take(const WaitContext& wait) {
+    SHMTREE_DCHECK(!held_);
     Arena& arena = control_.arena;
     memory::RobustLock receivers(control_.shared.receivers_lock, arena.participants());
     for (;;) {
@@ -147,6 +152,7 @@ std::uint64_t Tap::end() const noexcept {
 // notes below it visible.
 template <class Look>
 void Tap::take_notes(std::uint64_t end, std::size_t most, Look look) {
+  SHMTREE_DCHECK(taken_ <= next_);
   for (std::size_t seen = 0; next_ < end && seen < most; ++next_, ++taken_) {
     if (taken_ >= notes_.count()) {  // none of these has a note
       missed_ += end - next_;

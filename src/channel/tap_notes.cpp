@@ -3,7 +3,9 @@
 #include <bit>
 #include <cstring>
 
+#include "memory/held_locks.h"
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 
 namespace shmtree::channel {
@@ -26,6 +28,7 @@ std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packe
 }
 
 void TapNotes::add(const Segment& segment, std::uint64_t first, std::uint64_t count) const noexcept {
+  SHMTREE_DCHECK(count != 0 && memory::HeldLocks::contains(control_.shared.senders_lock));
   const std::int64_t now = monotonic_ns();
   const int thread = times_only_ ? thread_id() : 0;
   for (std::uint64_t ticket = first; ticket != first + count; ++ticket) {
@@ -44,6 +47,7 @@ void TapNotes::add_times(std::uint64_t ticket, std::int64_t now, int thread) con
 }
 
 void TapNotes::note_receipt(std::uint64_t ticket) const noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   TapNote& note = of(ticket);
   if (!times_only_ || load_relaxed(note.ticket) != ticket + 1) return;
   store_relaxed(note.got_pid, process_id());
@@ -77,6 +81,7 @@ void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t 
 }
 
 void TapNotes::forget_from(std::uint64_t tail) const noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.senders_lock));
   for (std::uint64_t number = 0; number < count_; ++number) {
     TapNote& note = of(number);
     const std::uint64_t ticket = load_relaxed(note.ticket);

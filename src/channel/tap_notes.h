@@ -24,6 +24,7 @@
 #include <optional>
 
 #include "channel/message.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
@@ -41,6 +42,7 @@ class TapNotes {
 
   TapHeader& header() const noexcept { return *header_; }
   TapNote& of(std::uint64_t ticket) const noexcept {
+    SHMTREE_DCHECK(std::has_single_bit(count_));
     auto* first = reinterpret_cast<std::byte*>(header_ + 1);
     return *reinterpret_cast<TapNote*>(first + (ticket & (count_ - 1)) * note_bytes_);
   }

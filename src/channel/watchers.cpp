@@ -157,9 +157,9 @@ Result<int> Watchers::watch_fd(End end) {
   const std::lock_guard guard(mutex_);
   if (mine.watch.valid() && !mine.watch.is_ours()) mine.watch = {};
   if (!mine.watch.valid()) {
-    auto made = ProcessWatch::around(mine.pipe.descriptor());
-    if (!made) return std::move(made).error();
-    mine.watch = std::move(*made);
+    auto watch = ProcessWatch::around(mine.pipe.descriptor());
+    if (!watch) return std::move(watch).error();
+    mine.watch = std::move(*watch);
     mine.peers.clear();
   }
   if (mine.misses_peers) mine.peers.clear();

@@ -120,9 +120,9 @@ Result<std::shared_ptr<Arena>> open_arena_of_any_process(const unsigned char uui
 
 // The process that made the handle may have closed the arena, as long as another process has it open.
 Result<std::shared_ptr<Arena>> open_arena(const Handle& handle, Inheritance inheritance) {
-  if (auto known = Arena::find(handle.uuid)) {
-    known->participants().abandon(std::move(inheritance.slot));
-    return known;
+  if (auto attached = Arena::find(handle.uuid)) {
+    attached->participants().abandon(std::move(inheritance.slot));
+    return attached;
   }
   if (!inheritance.arena.valid()) {
     auto opened = open_arena_of(handle.pid, handle.fd, handle.uuid);

@@ -156,13 +156,13 @@ Result<MadeFile> make_file(const std::vector<std::string>& paths, const std::str
   for (const std::string& folder : paths) {
     auto directory = platform::open_private_directory(folder, platform::IfMissing::kCreate);
     std::string path = folder + "/" + name;
-    auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);
-    if (made) return MadeFile{std::move(path), std::move(*made)};
-    if (made.code() == Code::kExists) return std::move(made).error();
+    auto file = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);
+    if (file) return MadeFile{std::move(path), std::move(*file)};
+    if (file.code() == Code::kExists) return std::move(file).error();
     if (!failure) {
-      failure = std::move(made).error();
+      failure = std::move(file).error();
     } else {
-      failure->message += "; " + made.error().message;
+      failure->message += "; " + file.error().message;
     }
   }
   return *std::move(failure);

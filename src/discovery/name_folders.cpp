@@ -34,15 +34,15 @@ Result<std::optional<NameFolder>> open_name_folder(const std::string& path) {
 Status for_each_name_folder(const std::function<Status(const NameFolder&)>& visit) {
   const auto paths = name_folder_paths();
   if (!paths) return paths.error();
-  std::vector<platform::FileId> known;
+  std::vector<platform::FileId> seen;
   for (const std::string& path : *paths) {
     auto folder = open_name_folder(path);
     if (!folder) return std::move(folder).error();
     if (!*folder) continue;
     const auto id = platform::file_id((*folder)->directory.get());
     if (!id) return id.error();
-    if (std::find(known.begin(), known.end(), *id) != known.end()) continue;
-    known.push_back(*id);
+    if (std::find(seen.begin(), seen.end(), *id) != seen.end()) continue;
+    seen.push_back(*id);
     if (Status visited = visit(**folder); !visited) return visited;
   }
   return success();
@@ -60,27 +60,27 @@ std::string searched(const std::vector<std::string>& paths) {
 }
 
 Result<MakersLock> MakersLock::take(const std::vector<std::string>& paths, const std::string& name) {
-  MakersLock made;
-  if (paths.size() == 1) return made;
+  MakersLock taken;
+  if (paths.size() == 1) return taken;
   const std::uint32_t key = platform::crc32c(0, name.data(), name.size());
-  std::vector<platform::FileId> known;
+  std::vector<platform::FileId> seen;
   for (const std::string& path : paths) {
     auto directory = platform::open_private_directory(
-        path, made.locks_.empty() ? platform::IfMissing::kCreate : platform::IfMissing::kFail);
+        path, taken.locks_.empty() ? platform::IfMissing::kCreate : platform::IfMissing::kFail);
     if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
     if (!directory) continue;
     const auto id = platform::file_id(directory->get());
     if (!id) return id.error();
-    if (std::find(known.begin(), known.end(), *id) != known.end()) continue;
-    known.push_back(*id);
+    if (std::find(seen.begin(), seen.end(), *id) != seen.end()) continue;
+    seen.push_back(*id);
     auto lock = platform::DirectoryLock::take(directory->get(), key, kMakersTimeoutNs);
     if (lock) {
-      made.locks_.push_back(std::move(*lock));
+      taken.locks_.push_back(std::move(*lock));
     } else if (lock.code() == Code::kTimeout || platform::is_exhausted(lock.error())) {
       return Error{lock.code(), path + ": " + lock.error().message, lock.error().os_errno};
     }
   }
-  return made;
+  return taken;
 }
 
 }  // namespace shmtree::discovery

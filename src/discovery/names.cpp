@@ -155,7 +155,7 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   std::memcpy(bytes + sizeof header, &entry, sizeof entry);
 
   // Created before the file, so that lack of memory leaves no file behind.
-  std::unique_ptr<Name> made(new Name("", thing));
+  std::unique_ptr<Name> result(new Name("", thing));
   const auto paths = name_folder_paths();
   if (!paths) return with_name(paths.error(), name);
   const std::string file_name = file_of_name(name);
@@ -173,10 +173,10 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
     if (!unused) return with_name(std::move(unused).error(), name);
     auto file = make_file(*paths, file_name, bytes, sizeof bytes);
     if (file) {
-      made->path_ = std::move(file->path);
-      made->pid_ = entry.pid;
-      made->part_ = CheckedFd(std::move(file->part));
-      return made;
+      result->path_ = std::move(file->path);
+      result->pid_ = entry.pid;
+      result->part_ = CheckedFd(std::move(file->part));
+      return result;
     }
     if (file.code() != Code::kExists) return with_name(std::move(file).error(), name);
   }
@@ -226,10 +226,10 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
       }
     }
     if (arena == nullptr) continue;
-    std::unique_ptr<Name> made(new Name(path + "/" + file_name, thing_of(record->header, std::move(arena))));
-    Status added = made->add_entry();
+    std::unique_ptr<Name> result(new Name(path + "/" + file_name, thing_of(record->header, std::move(arena))));
+    Status added = result->add_entry();
     if (!added) return std::move(added).error();
-    return made;
+    return result;
   }
   return error;
 }
@@ -270,12 +270,12 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
     if (!open) return std::move(open).error();
     header = open->record.header;
   }
-  std::unique_ptr<Name> made(new Name(path, thing_of(header, std::move(arena))));
-  Status added = made->add_entry();
+  std::unique_ptr<Name> result(new Name(path, thing_of(header, std::move(arena))));
+  Status added = result->add_entry();
   CheckedFd inherited(std::move(part));
   platform::end_part(inherited);  // this process has its own part; ends the parent's copy too
   if (!added) return std::move(added).error();
-  return made;
+  return result;
 }
 
 Status Name::add_entry() {

@@ -16,14 +16,30 @@ Error about(const std::string& name, Error error) {
   return error;
 }
 
-Result<KnownChannel> make_new(const std::string& name, NamedKind kind, const std::shared_ptr<Arena>& arena,
-                              ChannelOptions options) {
-  options.is_named = true;
+// Checks a request, and returns the options that Channel::create() expects.
+Result<ChannelOptions> checked_options(const ChannelRequest& request) {
+  const bool is_named = request.name.has_value();
+  if (request.exist_ok && !is_named) return Error{Code::kInvalid, "exist_ok requires a name"};
+  ChannelOptions options = request.options;
+  options.is_named = is_named;
+  options.allow_pickle = request.allow_pickle.value_or(!is_named);
+  if (request.kind == NamedKind::kQueue) {
+    if (options.ending == channel::Ending::kEach) {
+      return Error{Code::kInvalid, "on_peer_death is 'each'; it must be 'wait' or 'raise'"};
+    }
+    options.ending = options.ending == channel::Ending::kWait ? channel::Ending::kNever : channel::Ending::kQueueRaise;
+  }
+  return options;
+}
+
+Result<KnownChannel> make_new(const ChannelRequest& request, const std::shared_ptr<Arena>& arena,
+                              const ChannelOptions& options) {
   auto channel = Channel::create(arena, options);
   if (!channel) return std::move(channel).error();
-  discovery::NamedThing thing{.kind = kind, .arena = arena};
+  if (!request.name) return KnownChannel{std::move(*channel), nullptr};
+  discovery::NamedThing thing{.kind = request.kind, .arena = arena};
   thing.block = memory::pack((*channel)->block());
-  auto known = create_name(name, thing);
+  auto known = create_name(*request.name, thing);
   if (!known) return std::move(known).error();
   return KnownChannel{std::move(*channel), std::move(*known)};
 }
@@ -51,25 +67,26 @@ Result<KnownChannel> open_channel(const std::string& name, NamedKind kind,
   return KnownChannel{std::move(*channel), std::move(*known)};
 }
 
-Result<KnownChannel> make_channel(const std::string& name, NamedKind kind, std::shared_ptr<Arena> arena,
-                                  const ChannelOptions& options, bool exist_ok) {
+Result<KnownChannel> make_channel(const ChannelRequest& request) {
+  auto options = checked_options(request);
+  if (!options) return std::move(options).error();
   const auto open = [&]() -> Result<KnownChannel> {
-    auto known = open_channel(name, kind);
+    auto known = open_channel(*request.name, request.kind);
     if (!known) return known;
-    Status same = check_is(*known, arena.get(), options);
-    if (!same) return about(name, std::move(same).error());
+    Status same = check_is(*known, request.arena.get(), *options);
+    if (!same) return about(*request.name, std::move(same).error());
     return known;
   };
-  std::shared_ptr<Arena> own = arena;
+  std::shared_ptr<Arena> arena = request.arena;
   const auto make = [&]() -> Result<KnownChannel> {
-    if (own == nullptr) {
+    if (arena == nullptr) {
       auto made = Arena::create({});
       if (!made) return std::move(made).error();
-      own = std::move(*made);
+      arena = std::move(*made);
     }
-    return make_new(name, kind, own, options);
+    return make_new(request, arena, *options);
   };
-  return open_or_make(exist_ok, open, make);
+  return open_or_make(request.exist_ok, open, make);
 }
 
 }  // namespace shmtree::endpoint

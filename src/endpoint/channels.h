@@ -23,11 +23,19 @@ struct KnownChannel {
 Result<KnownChannel> open_channel(const std::string& name, discovery::NamedKind kind,
                                   std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0));
 
-// Makes a channel named `name` in `arena`, or in an arena of its own if that is null. With `exist_ok`, opens an
-// existing channel of that name instead. Returns kInvalid if that channel has other options, or is in another arena.
-// Without `exist_ok`, returns kExists.
-Result<KnownChannel> make_channel(const std::string& name, discovery::NamedKind kind,
-                                  std::shared_ptr<memory::Arena> arena, const channel::ChannelOptions& options,
-                                  bool exist_ok);
+// Options of a new channel as users of both languages give them.
+struct ChannelRequest {
+  discovery::NamedKind kind = discovery::NamedKind::kChannel;
+  // For a queue, `ending` is kRaise or kWait too; make_channel() converts it. It ignores `allow_pickle` and `is_named`.
+  channel::ChannelOptions options{};
+  std::optional<std::string> name{};
+  std::shared_ptr<memory::Arena> arena{};  // Null: the channel gets an arena of its own.
+  std::optional<bool> allow_pickle{};      // By default, only channels without a name allow pickles.
+  bool exist_ok = false;                   // Opens the channel of that name if there is one.
+};
+
+// Makes a channel. Returns kInvalid for options that do not fit together or are out of range, and for an existing
+// channel with other options or in another arena. Returns kExists if the name is in use and `exist_ok` is false.
+Result<KnownChannel> make_channel(const ChannelRequest& request);
 
 }  // namespace shmtree::endpoint

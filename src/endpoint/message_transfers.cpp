@@ -62,12 +62,12 @@ Result<std::uint64_t> MessageTransfers::note(Begun begun, const Name* name, Make
     if (all != nullptr) all->begun_->pop_back();
     return number;
   }
-  auto known = name == nullptr ? nullptr : keep_name_for(*name, *number);
+  auto kept_name = name == nullptr ? nullptr : keep_name_for(*name, *number);
   if (all == nullptr) return number;
   Begun& noted = all->begun_->back();
   noted.number = *number;
   noted.giver = begun.arena->current_identity();
-  noted.name = std::move(known);
+  noted.name = std::move(kept_name);
   return number;
 }
 

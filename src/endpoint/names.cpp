@@ -31,7 +31,7 @@ class Names {
 
   // Returns the object that this process already has for that name and arena; otherwise registers `name`.
   std::shared_ptr<Name> remember(std::unique_ptr<Name> name) {
-    if (auto known = find(name->path(), *name->thing().arena)) return known;
+    if (auto existing = find(name->path(), *name->thing().arena)) return existing;
     std::shared_ptr<Name> shared(name.release(), [](Name* last) {
       last->leave();
       of_process().forget(last);
@@ -49,11 +49,11 @@ class Names {
     return nullptr;
   }
   // Returns the object that keeps the name alive in transit. Registers `made` if there is none yet.
-  std::shared_ptr<NameInTransit> in_transit(const Name& name, std::shared_ptr<NameInTransit> made) {
+  std::shared_ptr<NameInTransit> in_transit(const Name& name, std::shared_ptr<NameInTransit> added) {
     const std::lock_guard guard(mutex_);
-    const auto known = std::ranges::find_if(in_transit_, [&](const auto& each) { return each->is_of(name); });
-    if (known != in_transit_.end()) return *known;
-    return in_transit_.emplace_back(std::move(made));
+    const auto found = std::ranges::find_if(in_transit_, [&](const auto& each) { return each->is_of(name); });
+    if (found != in_transit_.end()) return *found;
+    return in_transit_.emplace_back(std::move(added));
   }
   // Drops those that keep no transfer any more, except `one`, and except any to which a thread may be adding a
   // transfer. This reads their files. It checks each time if there are few, otherwise each time that their number has
@@ -166,7 +166,7 @@ Result<std::shared_ptr<Name>> open_name(const std::string& name, std::optional<s
 
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<Arena>& arena, UniqueFd part) {
   if (path.empty()) return nullptr;
-  if (auto known = Names::of_process().find(path, *arena)) return known;
+  if (auto existing = Names::of_process().find(path, *arena)) return existing;
   auto joined = remembered(Name::join(path, arena, std::move(part)));
   return joined ? std::move(*joined) : nullptr;
 }

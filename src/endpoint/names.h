@@ -30,11 +30,11 @@ auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
   constexpr int kMaxTurns = 16;
   for (int turn = 0;; ++turn) {
     if (exist_ok) {
-      auto known = open();
-      if (known || known.code() != Code::kNotFound) return known;
+      auto opened = open();
+      if (opened || opened.code() != Code::kNotFound) return opened;
     }
-    auto made = make();
-    if (made || !exist_ok || made.code() != Code::kExists || turn == kMaxTurns) return made;
+    auto created = make();
+    if (created || !exist_ok || created.code() != Code::kExists || turn == kMaxTurns) return created;
   }
 }
 // Attaches to the name at `path`, which came with a handle of something in `arena`. Returns null for an empty path, and

@@ -1,9 +1,9 @@
-// The object behind a Broadcast, a Subscriber or a Latest in every language. It is to them what Port is to the ends of
+// State of a Broadcast, a Subscriber or a Latest object, in C++ and in Python. Port is its counterpart for ends of
 // channels.
 //
 // Invariants:
 //   - The port has its part from attach() until close(). A port that has none counts as closed.
-//   - close() waits for no call: a call that uses the part shares it, and the last such call releases it.
+//   - close() does not wait for calls in progress. They share the part, so the last one to return releases it.
 //
 // Thread safety: any thread, but attach() only while no other thread uses the port.
 #pragma once
@@ -23,7 +23,9 @@ template <class Part>
 class RingPort {
  public:
   RingPort() noexcept = default;
-  RingPort(std::shared_ptr<Part> part, std::shared_ptr<Name> name) noexcept { attach(std::move(part), std::move(name)); }
+  RingPort(std::shared_ptr<Part> part, std::shared_ptr<Name> name) noexcept {
+    attach(std::move(part), std::move(name));
+  }
 
   // Call it once.
   void attach(std::shared_ptr<Part> part, std::shared_ptr<Name> name) noexcept {

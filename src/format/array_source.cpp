@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "platform/dcheck.h"
 #include "platform/hash.h"
 
 namespace shmtree::format {
@@ -17,17 +18,18 @@ std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
   has_no_memory_ |= !numbers_.make_space(hash_of());
   if (has_no_memory_ || ranges_.failed() || geometries_.failed()) [[unlikely]]
     return 0;
-  std::uint32_t& number = numbers_.slot(hash(wanted), [&](std::uint32_t known) {
-    const SourceRange& range = ranges_[known - 1];
+  std::uint32_t& number = numbers_.slot(hash(wanted), [&](std::uint32_t stored) {
+    const SourceRange& range = ranges_[stored - 1];
     return range.begin == wanted.begin && range.bytes == wanted.bytes && same_geometry(range, wanted);
   });
   if (number != 0) {
-    SourceRange& known = ranges_[number - 1];
-    known.may_share |= wanted.may_share;
-    known.unshared &= wanted.unshared;
-    known.whole_words |= wanted.whole_words;
+    SourceRange& stored = ranges_[number - 1];
+    stored.may_share |= wanted.may_share;
+    stored.unshared &= wanted.unshared;
+    stored.whole_words |= wanted.whole_words;
     return number - 1;
   }
+  SHMTREE_DCHECK(wanted.bytes != 0 && wanted.item_bytes != 0);
   const auto added = static_cast<std::uint32_t>(ranges_.size());
   ranges_.push(wanted);
   if (ranges_.size() > added) numbers_.insert(number, added + 1);
@@ -41,12 +43,13 @@ bool SourceTable::same_geometry(const SourceRange& a, const SourceRange& b) cons
 }
 
 void SourceTable::rewind(const Mark& mark) noexcept {
+  SHMTREE_DCHECK(mark.ranges <= ranges_.size() && mark.geometries <= geometries_.size());
   geometries_.truncate(mark.geometries);
   // Newest first, so that each entry is still in its place when it is looked up.
   while (ranges_.size() > mark.ranges) {
     const auto number = static_cast<std::uint32_t>(ranges_.size());
     std::uint32_t* found =
-        numbers_.find(hash(ranges_[number - 1]), [number](std::uint32_t known) { return known == number; });
+        numbers_.find(hash(ranges_[number - 1]), [number](std::uint32_t stored) { return stored == number; });
     if (found != nullptr) numbers_.erase(found, hash_of());
     ranges_.truncate(number - 1);
   }

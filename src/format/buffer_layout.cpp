@@ -6,6 +6,7 @@
 
 #include "format/layout.h"
 #include "platform/copy.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::format {
 
@@ -41,6 +42,7 @@ std::byte* pick_row(const std::byte* from, std::int64_t count, std::int64_t stri
 // Copies the elements in C order, whatever their order in memory. Copies rows of the last dimension, and counts the
 // other dimensions like an odometer.
 void gather(const SourceRange& range, const std::int64_t* shape, std::byte* out) noexcept {
+  SHMTREE_DCHECK(range.ndim != 0 && range.ndim <= kMaxDims);
   const std::int64_t* strides = shape + range.ndim;
   const std::size_t last = range.ndim - std::size_t{1};
   std::int64_t at[kMaxDims] = {};
@@ -138,6 +140,7 @@ void BufferLayout::place_cluster(SourceTable& sources, std::size_t begin, std::s
 }
 
 void BufferLayout::merge(SourceTable& sources, std::size_t begin, std::size_t end) noexcept {
+  SHMTREE_DCHECK(begin < end && end <= order_.size());
   std::uint32_t leader = order_[begin];
   const std::byte* low = sources[order_[begin]].begin;
   const std::byte* high = low;
@@ -159,6 +162,7 @@ void BufferLayout::merge(SourceTable& sources, std::size_t begin, std::size_t en
 
 void BufferLayout::copy(const SourceTable& sources, std::byte* out, std::uint64_t end) const noexcept {
   for (const Buffer& buffer : buffers_) {
+    SHMTREE_DCHECK(end <= buffer.offset && buffer.offset % kBufferAlignment == 0);
     // Do not leak earlier contents of this memory to receivers.
     std::memset(out + end, 0, buffer.offset - end);
     if (buffer.gathered == kNoIndex) {

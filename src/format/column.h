@@ -67,8 +67,14 @@ class Column {
 
   T* data() noexcept { return begin_; }
   const T* data() const noexcept { return begin_; }
-  T& operator[](std::size_t i) noexcept { return begin_[i]; }
-  const T& operator[](std::size_t i) const noexcept { return begin_[i]; }
+  T& operator[](std::size_t i) noexcept {
+    SHMTREE_DCHECK(i < size());
+    return begin_[i];
+  }
+  const T& operator[](std::size_t i) const noexcept {
+    SHMTREE_DCHECK(i < size());
+    return begin_[i];
+  }
   std::size_t size() const noexcept { return static_cast<std::size_t>(end_ - begin_); }
   std::size_t bytes() const noexcept { return size() * sizeof(T); }
   bool empty() const noexcept { return begin_ == end_; }

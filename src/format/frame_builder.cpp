@@ -25,6 +25,7 @@ void FrameBuilder::clear() noexcept {
 }
 
 void FrameBuilder::add_array(const ArraySource& source) noexcept {
+  SHMTREE_DCHECK(source.description.size() <= kMaxNameBytes);
   std::uint64_t item = item_bytes(source.dtype);
   if (source.dtype == DType::kOther) {
     item = source.item_bytes;
@@ -33,6 +34,7 @@ void FrameBuilder::add_array(const ArraySource& source) noexcept {
   }
   std::uint64_t bytes = item;
   for (std::size_t i = 0; i < source.ndim; ++i) {
+    SHMTREE_DCHECK(source.shape[i] >= 0);
     const auto count = static_cast<std::uint64_t>(source.shape[i]);
     add_length(count);
     bytes *= count;
@@ -77,6 +79,7 @@ void FrameBuilder::add_strided(const ArraySource& source, std::uint64_t item, Ar
     element_bytes *= static_cast<std::uint64_t>(source.shape[i]);
   }
   const auto bytes = static_cast<std::uint64_t>(high - low);
+  SHMTREE_DCHECK(low <= 0 && high >= static_cast<std::int64_t>(item));
   record.geometry = sources_.add_geometry(source);
   record.offset = -low;
   record.source = sources_.intern({.begin = static_cast<const std::byte*>(source.data) + low,
@@ -98,8 +101,8 @@ void FrameBuilder::add_blob(const void* bytes, std::size_t count, bool read_only
 std::uint32_t FrameBuilder::add_external(const External& range) noexcept {
   const std::size_t count = externals_.size();
   for (std::size_t i = count; i > 0 && count - i < kLookBack; --i) {
-    const External& known = externals_[i - 1];
-    if (known.reference == range.reference && known.offset == range.offset && known.bytes == range.bytes)
+    const External& earlier = externals_[i - 1];
+    if (earlier.reference == range.reference && earlier.offset == range.offset && earlier.bytes == range.bytes)
       return static_cast<std::uint32_t>(i - 1);
   }
   externals_.push(range);
@@ -194,6 +197,7 @@ Status FrameBuilder::encode() noexcept {
   if (total_bytes_ > kMaxFrameBytes) {
     return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
   }
+  SHMTREE_DCHECK(sizeof(FrameHeader) + metadata_bytes_ + buffers_.bytes() <= total_bytes_);
   metadata_.clear();
   std::uint64_t* words = metadata_.extend(size.words);
   if (words == nullptr) return no_memory_to_describe();

@@ -38,8 +38,8 @@ void NodeColumns::add_reference(std::size_t position) noexcept {
 std::uint32_t NodeColumns::add_name(std::string_view name) noexcept {
   std::uint32_t& cached = name_cache_[hash_name(name.data(), name.size())];
   if (cached < names_.size() && !text_.failed()) {
-    const NameRef known = names_[cached];
-    if (known.bytes == name.size() && std::memcmp(text_.data() + known.offset, name.data(), name.size()) == 0) {
+    const NameRef earlier = names_[cached];
+    if (earlier.bytes == name.size() && std::memcmp(text_.data() + earlier.offset, name.data(), name.size()) == 0) {
       add_known_name(cached);
       return cached;
     }

@@ -65,7 +65,7 @@ class NodeColumns {
   // set_kind() replaces the kind of an earlier node. `position` is the value of kinds() before that node's add_kind().
   std::size_t kinds() const noexcept { return kinds_.size(); }
   void set_kind(std::size_t position, Kind kind) noexcept {
-    SHMTREE_DCHECK(position < kinds() || kinds_.failed());
+    if (position >= kinds()) return;  // memory ran out; finish() reports it
     kinds_[position] = static_cast<std::uint8_t>(kind);
   }
 
@@ -95,6 +95,7 @@ class NodeColumns {
     return {with_columns(*this, [](auto&... column) { return std::array{column.size()...}; }), depth_.level()};
   }
   void rewind(const Mark& mark) noexcept {
+    SHMTREE_DCHECK(failed() == 0);
     with_columns(*this, [size = mark.sizes.begin()](auto&... column) mutable { (column.truncate(*size++), ...); });
     depth_.back_to(mark.depth);
   }

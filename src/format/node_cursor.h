@@ -19,6 +19,7 @@
 #include "format/frame_columns.h"
 #include "format/layout.h"
 #include "format/references.h"
+#include "platform/dcheck.h"
 #include "shmtree/base/kind.h"
 #include "shmtree/base/result.h"
 
@@ -88,6 +89,7 @@ class NodeCursor {
   }
   // Reads a number of items with `nodes_each` child nodes each. Fails if fewer nodes are left.
   std::uint64_t next_count(std::uint64_t nodes_each = 1) noexcept {
+    SHMTREE_DCHECK(nodes_each != 0);
     const std::uint64_t count = next_length();
     if (count > columns_.kinds.left() / nodes_each) [[unlikely]]
       return fail("a container has more items than there are nodes"), 0;
@@ -122,7 +124,10 @@ class NodeCursor {
     return true;
   }
   // Returns the name that next_name_again() has skipped.
-  Name name_again(std::uint32_t index) const noexcept { return {index, false, (*names_)[index]}; }
+  Name name_again(std::uint32_t index) const noexcept {
+    SHMTREE_DCHECK(index < names_->size());
+    return {index, false, (*names_)[index]};
+  }
   // Number of names so far.
   std::size_t names() const noexcept { return names_->size(); }
   // Skips the next name if it is new and equals `expected`. A fast path: may return false for some names that are
@@ -152,7 +157,10 @@ class NodeCursor {
   // Index of the node that next_kind() read last.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
   // Kind of that node, without the mark.
-  Kind kind() const noexcept { return unmarked(static_cast<Kind>(columns_.kinds.at[-1])); }
+  Kind kind() const noexcept {
+    SHMTREE_DCHECK(columns_.kinds.at != kinds_begin_);
+    return unmarked(static_cast<Kind>(columns_.kinds.at[-1]));
+  }
   std::size_t nodes() const noexcept { return static_cast<std::size_t>(columns_.kinds.end - kinds_begin_); }
   // The unread rest of the columns, for callers that reserve memory.
   const ColumnCursors& left() const noexcept { return columns_; }
@@ -172,6 +180,7 @@ class NodeCursor {
   // A subclass fills the columns, then calls begin(). `names` is empty, and must outlive this object.
   ColumnCursors& columns() noexcept { return columns_; }
   void begin(std::vector<std::string_view>& names) noexcept {
+    SHMTREE_DCHECK(names.empty());
     kinds_begin_ = columns_.kinds.at;
     names_ = &names;
   }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "platform/dcheck.h"
 #include "shmtree/base/kind.h"
 
 namespace shmtree::format {
@@ -38,10 +39,14 @@ class EarlierNodes {
  public:
   // Adds the node at `position`, and returns its number in this table. Positions must ascend.
   std::size_t begin(std::size_t position) {
+    SHMTREE_DCHECK(nodes_.empty() || nodes_.back().position < position);
     nodes_.push_back({position, T()});
     return nodes_.size() - 1;
   }
-  T& operator[](std::size_t number) noexcept { return nodes_[number].object; }
+  T& operator[](std::size_t number) noexcept {
+    SHMTREE_DCHECK(number < nodes_.size());
+    return nodes_[number].object;
+  }
   // Returns nullptr if no marked node at this position has been read.
   T* find(std::uint64_t position) noexcept {
     const auto at = std::lower_bound(nodes_.begin(), nodes_.end(), position,
@@ -50,6 +55,7 @@ class EarlierNodes {
   }
   bool empty() const noexcept { return nodes_.empty(); }
   T take_last() noexcept {
+    SHMTREE_DCHECK(!nodes_.empty());
     T object = std::move(nodes_.back().object);
     nodes_.pop_back();
     return object;

@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "platform/dcheck.h"
 #include "platform/errors.h"
 
 namespace shmtree::latest {
@@ -60,6 +61,7 @@ Result<std::uint64_t> Store::publish(memory::OwnedBlock block, std::uint64_t byt
 
 // kNotFound if the version is overwritten before it is held.
 Result<Held> Store::try_hold(std::uint64_t version) const {
+  SHMTREE_DCHECK(version != 0);
   std::uint64_t bytes = 0;
   auto block = ring()->read_block(version - 1, &bytes);
   if (block) return Held{version, std::move(*block), bytes};

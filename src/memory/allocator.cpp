@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "memory/event.h"
+#include "memory/held_locks.h"
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 #include "platform/file.h"
 #include "platform/memory_claim.h"
 #include "platform/wait_policy.h"
@@ -64,6 +66,8 @@ void Allocator::set_shrinker(Shrinker shrinker) noexcept {
 Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me, const Request& request,
                                      const WaitContext& wait, bool* short_of_machine) {
   const std::uint64_t need = request.pages, had = std::min(taken.had, need);
+  SHMTREE_DCHECK(taken.data != nullptr && request.bytes <= need &&
+                 need <= std::uint64_t{1} << taken.ref.id.size_class());
   int failure = 0;
   if (need > had) {
     // Leaves the block as if the process were killed here: without descriptors, it counts as dead for the others.
@@ -95,6 +99,7 @@ bool Allocator::free_machine_memory(std::uint64_t need, const WaitContext& wait)
 // Makes one attempt. Returns an invalid block if there is no space now.
 Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitContext& wait, bool* short_of_machine) {
   const unsigned size_class = parts_.table.geometry().class_for(request.bytes);
+  SHMTREE_DCHECK(size_class <= parts_.table.geometry().max_class());
   const std::uint64_t need = request.pages;
   // Does not grow in a pinned arena, where pages stay with their class, nor for large blocks, for which
   // free_machine_memory() counts on the idle pages.
@@ -147,6 +152,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
 }
 
 Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, const WaitContext& wait) {
+  SHMTREE_DCHECK(!HeldLocks::contains(header_.arena_lock) && !HeldLocks::contains(header_.reconcile_lock));
   if (auto me = reconciler_.identity(); !me) return std::move(me).error();
   const BlockPool& pool = parts_.pool;
   if (bytes > pool.max_bytes()) {

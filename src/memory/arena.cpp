@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "platform/dcheck.h"
 #include "platform/file.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
@@ -131,7 +132,7 @@ Result<Arena::Head> Arena::read_head(int fd) {
 Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved) {
   const auto head = read_head(fd.get());
   if (!head) return head.error();
-  if (auto known = find(head->uuid)) return known;
+  if (auto existing = find(head->uuid)) return existing;
   if (Status pages = check_pages(page_size()); !pages) return std::move(pages).error();
   auto mapping = Mapping::create(std::move(fd), head->max_bytes, (head->flags & 1) != 0, page_size());
   if (!mapping) return std::move(mapping).error();
@@ -141,9 +142,9 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
 Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
   Registry::install_fork_handlers();
   platform::forget_parent();  // later, a child of a fork without handlers would forget what it adopts now
-  const std::shared_ptr<Arena> made(new Arena(std::move(mapping)));
+  const std::shared_ptr<Arena> attached(new Arena(std::move(mapping)));
   auto arena = Registry::arenas().insert(
-      made, [&](const Arena& other) { return std::memcmp(other.uuid(), made->uuid(), 16) == 0; });
+      attached, [&](const Arena& other) { return std::memcmp(other.uuid(), attached->uuid(), 16) == 0; });
   if (reserved != nullptr) arena->participants_.adopt(reserved->identity, std::move(reserved->lock));
   auto me = arena->identity();
   if (!me) return std::move(me).error();
@@ -160,6 +161,7 @@ std::shared_ptr<Arena> Arena::find(const unsigned char uuid[16]) {
 }
 
 Result<Lease> Arena::hold_new(OwnedBlock block) {
+  SHMTREE_DCHECK(block.valid());
   const BlockRef ref = block.ref();
   Status begun = holders_.begin_new(block);
   if (!begun) return std::move(begun).error();

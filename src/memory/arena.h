@@ -13,7 +13,7 @@
 //   ReconcilePass  one pass of recovery                                       reconcile_pass.h
 //   Reconciler     locks, and an identity, with repairs first                 reconciler.h
 //   HolderTable    which participant holds which block                        holder_table.h
-//   Inspector      reports the state, and checks invariants                   inspector.h
+//   Inspector      reports the state                                          inspector.h
 //   Allocator      allocates blocks within the budget, and waits for memory   allocator.h
 //
 // Thread safety: every method may be called from any thread. An Arena object is one process's view of the file; a

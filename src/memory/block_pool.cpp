@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "memory/held_locks.h"
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 #include "platform/file.h"
 
 namespace shmtree::memory {
@@ -36,6 +38,7 @@ std::uint64_t BlockPool::excess_bytes() const noexcept {
 }
 
 Status BlockPool::ensure_table(unsigned size_class) {
+  SHMTREE_DCHECK(!HeldLocks::contains(header_.arena_lock));
   ClassState& state = header_.class_state(size_class);
   const Geometry& geometry = table_.geometry();
   const std::uint64_t have = load_acquire(state.table_committed);
@@ -142,6 +145,8 @@ void BlockPool::remove(ClassState& state, const Candidate& first) noexcept {
 
 BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind,
                                  Identity me, bool may_grow) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock) && me != kNoIdentity);
+  SHMTREE_DCHECK(bytes <= need && need <= std::uint64_t{1} << size_class);
   Taken taken;
   ClassState& state = header_.class_state(size_class);
   const From from = choose(state, size_class, need, may_grow);
@@ -181,6 +186,7 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
 
 // Stores the word after the other fields. If the process is killed before that store, the block still counts as in use.
 void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock) && &block == table_.entry(id));
   std::uint64_t committed = committed_of(block, id.size_class());
   const std::uint64_t used = load_relaxed(header_.used_bytes);
   const bool was_held = (load_relaxed(block.flags) & kCountedHeld) != 0;
@@ -246,6 +252,7 @@ ClassState* BlockPool::least_recently_used() noexcept {
 }
 
 std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* victims) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock) && me != kNoIdentity);
   std::size_t count = 0;
   ClassState* state = nullptr;
   while (want != 0 && count < kMaxVictims && (state = least_recently_used()) != nullptr) {
@@ -265,6 +272,7 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
     // The victim counts as used until it is put back, but not in note_usage(), which records how much memory messages
     // need.
     store_release(header_.used_bytes, load_relaxed(header_.used_bytes) + committed);
+    SHMTREE_DCHECK(bytes <= committed && committed <= std::uint64_t{1} << size_class);
     victims[count++] = Victim{{first.id, generation}, committed - bytes, bytes};
     want -= std::min(want, bytes);
   }
@@ -273,6 +281,7 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
 
 // Rebuilds the marks from the file: an entry has a page before it is used, and a word that is not 0 from then on.
 void BlockPool::restore_marks() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
     ClassState& state = header_.class_state(k);
     const std::uint64_t present = table_.present_entries(k);
@@ -288,6 +297,7 @@ void BlockPool::restore_marks() noexcept {
 }
 
 void BlockPool::rebuild() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   std::uint64_t committed_bytes = 0, used = 0, held = 0;
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
     ClassState& state = header_.class_state(k);
@@ -347,6 +357,7 @@ std::uint32_t HeldBytes::begin_recount() noexcept {
 // Counts a block in the new epoch if it was counted before, or is of a kind that never enters a queue. Returns its
 // bytes; 0 if it does not count, or if another process has just counted it in that epoch.
 std::uint64_t HeldBytes::recount(BlockEntry& block, std::uint32_t epoch) noexcept {
+  SHMTREE_DCHECK(epoch <= 0xffff);
   const bool never_queued = !is_kind(block, BlockKind::kMessage);
   std::uint32_t flags = load_acquire(block.flags);
   for (;;) {

@@ -14,6 +14,7 @@
 
 #include "memory/mapping.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -101,6 +102,7 @@ enum class Walked { kAll, kStopped, kDamaged, kUnmapped };  // kUnmapped: no add
 // Calls visit(block, elements, count) for each block of the chain until it returns false.
 template <class Visit>
 Walked walk_chain(const BlockTable& blocks, std::uint64_t packed, std::uint64_t element_bytes, Visit visit) noexcept {
+  SHMTREE_DCHECK(element_bytes != 0);
   for (int links = 0; packed != 0; ++links) {
     const BlockRef ref = unpack(packed);
     if (links == kMaxChainLength) return Walked::kDamaged;

@@ -9,6 +9,8 @@
 #include <span>
 
 #include "memory/arena.h"
+#include "memory/held_locks.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -39,6 +41,7 @@ class ReferenceList {
   BlockRef at(std::uint64_t index) const noexcept { return ref_of(list_[index]); }
   // Fills an empty entry. The caller holds the block.
   void fill(std::uint64_t index, BlockRef block) noexcept {
+    SHMTREE_DCHECK(HeldLocks::contains(arena_.header().arena_lock));
     platform::store_once(list_[index].generation, std::uint64_t{block.generation});
     platform::store_once(list_[index].id, block.id.value);
     platform::add(arena_.blocks().entry(block.id)->refcount, 1u);

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <climits>
 
+#include "memory/held_locks.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/futex.h"
 #include "platform/machine.h"
 #include "platform/wait_policy.h"
@@ -61,6 +63,7 @@ void EventWait::arm() noexcept {
 }
 
 EventWait::Wake EventWait::sleep() noexcept {
+  SHMTREE_DCHECK(!HeldLocks::contains(reason_.participants.header().arena_lock));
   const std::int64_t now = monotonic_ns();
   // Skips the thread count in the first slice, because most waits end within it.
   const std::uint32_t threads = began_ns_ != 0 && wait_.deadline.is_never() ? wait_.threads() : 0;

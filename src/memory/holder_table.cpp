@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -19,6 +20,7 @@ Error no_memory_for_hold() {
 }  // namespace
 
 bool HolderTable::begin(BlockRef ref, Identity me) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   if (parts_.table.entry(ref.id) == nullptr) return false;
   {
     const std::lock_guard guard(mutex_);
@@ -35,6 +37,7 @@ bool HolderTable::begin(BlockRef ref, Identity me) noexcept {
 // other one changes the word and then reads the bits.
 HolderTable::Tried HolderTable::begin_while(BlockRef ref, Identity me, const std::atomic<std::uint64_t>& word,
                                             std::uint64_t value) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   BlockEntry* block = parts_.table.entry(ref.id);
   if (block == nullptr) return Tried::kNoMemory;
   {
@@ -60,6 +63,7 @@ HolderTable::Tried HolderTable::begin_while(BlockRef ref, Identity me, const std
 }
 
 void HolderTable::hold_for(BlockRef ref, Identity child) noexcept {
+  SHMTREE_DCHECK(child != kNoIdentity);
   BlockEntry* block = parts_.table.entry(ref.id);
   if (block == nullptr) return;
   block->holders.add(slot_of(child));
@@ -72,6 +76,7 @@ void HolderTable::note_hold(BlockEntry& block) noexcept {
 }
 
 bool HolderTable::lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept {
+  SHMTREE_DCHECK(fewer_begun <= 1);
   const std::lock_guard guard(mutex_);
   HoldCounts::Hold* hold = counts_.find(ref.id);
   if (hold == nullptr || hold->in_flight == 0) return false;
@@ -172,6 +177,7 @@ Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> ref
   const std::uint64_t list_bytes = std::max<std::uint64_t>(referred.size(), most) * sizeof(ListEntry);
   if (list_bytes > block.bytes()) return Error{Code::kInvalid, "the block is too small for the list of its references"};
   const std::uint64_t offset = (block.bytes() - list_bytes) / 8 * 8;
+  SHMTREE_DCHECK(offset % alignof(ListEntry) == 0 && offset + list_bytes <= block.bytes());
   auto* list = reinterpret_cast<ListEntry*>(block.data() + offset);
   for (std::size_t i = 0; i < referred.size(); ++i) list[i] = ListEntry{referred[i].id.value, referred[i].generation};
   Status locked = reconciler_.lock_arena(wait);

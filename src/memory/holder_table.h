@@ -22,6 +22,7 @@
 
 #include "memory/layout.h"
 #include "memory/reconciler.h"
+#include "platform/dcheck.h"
 #include "platform/flat_table.h"
 #include "platform/hash.h"
 
@@ -43,12 +44,16 @@ class HoldCounts {
   Hold* find(BlockId id) noexcept { return table_.find(hash(id.value), HasId{id.value}); }
   // Returns the block's entry, which it adds if there is none. Null if there is no memory for it.
   Hold* add(BlockId id) noexcept {
+    SHMTREE_DCHECK(id.value != 0);
     if (!table_.make_space(hash_of)) return nullptr;
     Hold& hold = table_.slot(hash(id.value), HasId{id.value});
     if (hold.is_free()) table_.insert(hold, Hold{id.value});
     return &hold;
   }
-  void erase(Hold* hold) noexcept { table_.erase(hold, hash_of); }
+  void erase(Hold* hold) noexcept {
+    SHMTREE_DCHECK(hold->leases == 0 && hold->in_flight == 0);
+    table_.erase(hold, hash_of);
+  }
   void clear() noexcept { table_.clear(); }
 
   template <class Visit>
@@ -117,7 +122,7 @@ class HolderTable {
   bool is_inherited(BlockRef ref, std::uint32_t forks) noexcept;
 
   std::uint32_t fork_epoch() const noexcept { return fork_epoch_.load(std::memory_order_relaxed); }
-  // Number of leases in this process, for tests and stats.
+  // Number of leases in this process, for tests.
   std::uint64_t lease_count();
 
   // Fork handlers. pass_to_child(), in the parent: sets the child's bit for every block of which this process has a

@@ -1,4 +1,4 @@
-// Reports holders and counts, and checks the invariants. Changes nothing in the arena, and commits no pages.
+// Reports holders and counts. Changes nothing in the arena, and commits no pages.
 //
 // Thread safety: any thread. While other threads use the arena, the results are not a consistent snapshot.
 #pragma once
@@ -29,19 +29,8 @@ class Inspector {
   // One clause per holder for error messages: "pid 12 holds 1048576 bytes, the oldest for 3.2 s".
   std::string describe_holders(std::size_t most) const;
   ArenaStats stats() const;
-  // Walks the whole arena and names the first violated invariant; empty if there is none. No other thread may use the
-  // arena. For tests.
-  std::string check() const;
 
  private:
-  struct Sums {
-    std::uint64_t committed = 0, used = 0, held = 0;
-  };
-  std::string check_lists(unsigned size_class, std::vector<bool>& listed) const;
-  std::string check_blocks(unsigned size_class, const std::vector<bool>& listed, Sums& sums) const;
-  std::string check_refcounts() const;
-  std::string check_counts(const Sums& sums) const;
-
   const ArenaParts parts_;
   ArenaHeader& header_;
 };

@@ -23,6 +23,7 @@
 #include <iterator>
 
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -45,6 +46,7 @@ constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block i
 using Identity = std::uint32_t;
 constexpr Identity kNoIdentity = 0;
 constexpr Identity make_identity(std::uint32_t slot, std::uint32_t generation) noexcept {
+  SHMTREE_DCHECK(slot < kMaxParticipants);
   return (generation & 0xfffffu) << 10 | slot;
 }
 constexpr std::uint32_t slot_of(Identity identity) noexcept {
@@ -59,7 +61,10 @@ constexpr std::uint32_t generation_of(Identity identity) noexcept {
 struct alignas(64) ParticipantSet {
   std::atomic<std::uint64_t> words[kParticipantWords];
 
-  static constexpr std::uint64_t bit_of(std::uint32_t slot) noexcept { return std::uint64_t{1} << (slot % 64); }
+  static constexpr std::uint64_t bit_of(std::uint32_t slot) noexcept {
+    SHMTREE_DCHECK(slot < kMaxParticipants);
+    return std::uint64_t{1} << (slot % 64);
+  }
   // add() and take() return true if they changed the set.
   bool add(std::uint32_t slot) noexcept {
     return (platform::set_bits(words[slot / 64], bit_of(slot)) & bit_of(slot)) == 0;
@@ -396,7 +401,10 @@ struct alignas(64) ArenaHeader {
   Event space;  // a block was freed
 
   alignas(64) ClassState classes[kClasses];  // by size class, from the smallest
-  ClassState& class_state(unsigned size_class) noexcept { return classes[size_class - kMinClass]; }
+  ClassState& class_state(unsigned size_class) noexcept {
+    SHMTREE_DCHECK(size_class >= kMinClass && size_class <= kMaxClass);
+    return classes[size_class - kMinClass];
+  }
 
   alignas(64) Transfer transfers[kFirstTransfers];  // the first ones
   std::atomic<std::uint64_t> more_transfers;  // primary: packed BlockRef of the first block of more transfers; 0: none
@@ -443,11 +451,16 @@ class Geometry {
     return static_cast<unsigned>(std::bit_width(std::max(bytes, page_bytes_) - 1));
   }
 
-  std::uint64_t count(unsigned size_class) const noexcept { return count_[size_class - kMinClass]; }
+  std::uint64_t count(unsigned size_class) const noexcept {
+    SHMTREE_DCHECK(size_class >= kMinClass && size_class <= max_class_);
+    return count_[size_class - kMinClass];
+  }
   std::uint64_t table_offset(unsigned size_class, std::uint64_t index) const noexcept {
+    SHMTREE_DCHECK(index <= count(size_class));
     return table_[size_class - kMinClass] + index * sizeof(BlockEntry);
   }
   std::uint64_t data_offset(BlockId id) const noexcept {
+    SHMTREE_DCHECK(contains(id));
     return data_[id.size_class() - kMinClass] + (id.index() << id.size_class());
   }
   // Returns true if a number read from shared memory names a block.

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <new>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::memory {
 
 Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uint64_t max_bytes, bool huge_pages,
@@ -63,6 +65,7 @@ bool Mapping::remember(std::byte* address, std::uint64_t bytes) noexcept {
 
 std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_t offset, std::uint64_t bytes,
                               bool huge) noexcept {
+  SHMTREE_DCHECK(number < pieces.count && offset % kMaxPageBytes == 0 && offset + bytes <= geometry_.file_bytes());
   std::lock_guard guard(mutex_);
   std::atomic<std::byte*>* list = pieces.list.load(std::memory_order_relaxed);
   if (list == nullptr) {
@@ -71,7 +74,7 @@ std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_
     if (list == nullptr) return nullptr;
     pieces.list.store(list, std::memory_order_release);
   }
-  if (std::byte* known = list[number].load(std::memory_order_relaxed)) return known;
+  if (std::byte* existing = list[number].load(std::memory_order_relaxed)) return existing;
   if (!file_.is_ours()) return nullptr;
   std::byte* mapped = platform::try_map_shared(file_.number(), offset, bytes);
   if (mapped == nullptr) return nullptr;

@@ -13,6 +13,7 @@
 
 #include "memory/layout.h"
 #include "platform/checked_fd.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 
 namespace shmtree::memory {
@@ -32,11 +33,13 @@ class Mapping {
   std::uint64_t max_bytes() const noexcept { return max_bytes_; }
   ArenaHeader& header() const noexcept { return *reinterpret_cast<ArenaHeader*>(control_); }
   Participant& participant(std::uint32_t slot) const noexcept {
+    SHMTREE_DCHECK(slot < kMaxParticipants);
     return reinterpret_cast<Participant*>(control_ + kHeaderBytes)[slot];
   }
 
   // Returns the table of wake pipes of that participant, or null if it cannot be mapped.
   WakeEntry* wake_table(std::uint32_t slot) noexcept {
+    SHMTREE_DCHECK(slot < kMaxParticipants);
     std::byte* piece = piece_of(wake_tables_, slot);
     if (piece == nullptr) [[unlikely]] {
       piece = map_piece(wake_tables_, slot, geometry_.wake_table_offset(slot), kWakeTableBytes, false);
@@ -48,6 +51,7 @@ class Mapping {
   Error unmapped(const std::string& what) const;
   // Returns the table entry of a block that geometry() contains; null if its piece cannot be mapped (unmapped()).
   BlockEntry* entry(BlockId id) noexcept {
+    SHMTREE_DCHECK(geometry_.contains(id));
     std::byte* piece = piece_of(tables_[id.size_class() - kMinClass], id.index() / kEntriesPerPiece);
     if (piece == nullptr) [[unlikely]] {
       piece = map_table(id.size_class(), id.index() / kEntriesPerPiece);
@@ -58,6 +62,7 @@ class Mapping {
 
   // Returns the address of such a block; null if it cannot be mapped.
   std::byte* address(BlockId id) noexcept {
+    SHMTREE_DCHECK(geometry_.contains(id));
     const unsigned shift = piece_shift(id.size_class()) - id.size_class();
     std::byte* piece = piece_of(data_[id.size_class() - kMinClass], id.index() >> shift);
     if (piece == nullptr) [[unlikely]] {

@@ -16,7 +16,9 @@ class OwnedBlock {
   OwnedBlock() noexcept = default;
   OwnedBlock(Reclaimer& reclaimer, const BlockPool::Taken& taken, Identity writer, std::uint64_t bytes,
              bool cold) noexcept
-      : reclaimer_(&reclaimer), ref_(taken.ref), writer_(writer), data_(taken.data), bytes_(bytes), cold_(cold) {}
+      : reclaimer_(&reclaimer), ref_(taken.ref), writer_(writer), data_(taken.data), bytes_(bytes), cold_(cold) {
+    SHMTREE_DCHECK(data_ != nullptr && writer_ != kNoIdentity && bytes_ <= std::uint64_t{1} << ref_.id.size_class());
+  }
   OwnedBlock(OwnedBlock&& other) noexcept { *this = std::move(other); }
   OwnedBlock& operator=(OwnedBlock&& other) noexcept {
     if (this != &other) {

@@ -4,7 +4,9 @@
 #include <mutex>
 #include <new>
 
+#include "memory/held_locks.h"
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 #include "platform/file.h"
 #include "platform/machine.h"
 #include "platform/text.h"
@@ -100,6 +102,7 @@ Result<ReservedSlot> Participants::claim(Claimable slots) {
 }
 
 Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus status) {
+  SHMTREE_DCHECK(number < kMaxParticipants && status != ParticipantStatus::kFree);
   const auto file = mapping_.file().get("cannot use an arena");
   if (!file) return file.error();
   Status committed = commit_pages(*file, kHeaderBytes + number * sizeof(Participant), sizeof(Participant));
@@ -116,17 +119,18 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   store_release(mine.generation, generation);
   store_release(mine.status, static_cast<std::uint32_t>(status));
   std::atomic<std::uint32_t>& high = mapping_.header().participants_high;
-  std::uint32_t known = load_acquire(high);
-  while (known <= number && !compare_swap(high, known, number + 1)) {
+  std::uint32_t seen = load_acquire(high);
+  while (seen <= number && !compare_swap(high, seen, number + 1)) {
   }
   return make_identity(number, generation);
 }
 
 Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {
+  SHMTREE_DCHECK(claimed.identity != kNoIdentity && claimed.lock.valid());
   const std::lock_guard guard(mutex_);
-  if (const Identity known = load_identity(); known != kNoIdentity) {  // another thread was faster
+  if (const Identity existing = load_identity(); existing != kNoIdentity) {  // another thread was faster
     store_release(slot_of_identity(claimed.identity).status, static_cast<std::uint32_t>(ParticipantStatus::kFree));
-    return known;
+    return existing;
   }
   if (load_acquire(forks_) != forks) keep_lock_from_children(claimed);
   become(std::move(claimed));
@@ -134,6 +138,7 @@ Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {
 }
 
 void Participants::become(ReservedSlot claimed) noexcept {
+  SHMTREE_DCHECK(claimed.lock.valid() == (claimed.identity != kNoIdentity));
   liveness_fd_ = CheckedFd(std::move(claimed.lock));
   identity_.store(claimed.identity, std::memory_order_release);
 }
@@ -219,6 +224,7 @@ void Participants::note_process_name() noexcept {
 }
 
 void Participants::set_pinned(bool pinned) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header().arena_lock));
   const Identity me = current();
   if (me != kNoIdentity) store_release(slot_of_identity(me).pinned, pinned ? generation_of(me) : 0u);
 }
@@ -244,6 +250,7 @@ bool Participants::is_pinned_here() const noexcept {
 // Does not claim stale slots: sweeping them would take locks. Marks the child as starting, so that a report of its
 // early death does not name its parent.
 Identity Participants::claim_for_child(bool leaving) noexcept {
+  SHMTREE_DCHECK(!child_.lock.valid());
   child_ = ReservedSlot{};
   if (leaving || load_identity() == kNoIdentity) return kNoIdentity;
   try {
@@ -320,6 +327,7 @@ bool DeadParticipants::hold_all_of(const ParticipantSet& set) const noexcept {
 }
 
 void DeadParticipants::free_slots() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(participants_.header().arena_lock));
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t number = 0; number < slots; ++number) {
     Participant& other = participants_.slot(number);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 
 namespace shmtree::memory {
@@ -25,6 +26,7 @@ bool Publishers::may_publish(std::uint64_t word) const noexcept {
 }
 
 void Publishers::enter(Identity me) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   const std::uint64_t mine = word_of(me);
   std::atomic<std::uint64_t>& entry = words_.by_slot[slot_of(me)];
   if (load_relaxed(entry) == mine) return;
@@ -38,6 +40,7 @@ void Publishers::enter(Identity me) noexcept {
 }
 
 bool Publishers::attach(PublisherRole as) noexcept {
+  SHMTREE_DCHECK(as != PublisherRole::kPublishes);
   const Identity me = participants_.current();
   if (me == kNoIdentity) return false;
   std::uint64_t before = 0;

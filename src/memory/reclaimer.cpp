@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "memory/event.h"
+#include "memory/held_locks.h"
 #include "memory/transfer_table.h"
 #include "platform/atomics.h"
 #include "platform/dcheck.h"
@@ -32,6 +33,7 @@ bool Reclaimer::try_lock_as(Identity me) noexcept {
 }
 
 void Reclaimer::unlock() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   for (;;) {
     if (load_seq_cst(header_.deferred_hint) != 0) run_deferred_frees();
     const bool freed = load_relaxed(header_.freed) != 0;
@@ -67,6 +69,7 @@ void Reclaimer::collect_after_failed_pin(BlockId id) noexcept {
 }
 
 void Reclaimer::free_or_defer(BlockRef ref, Identity me) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   if (try_lock_as(me)) {
     free_if_unreferenced(ref);
     unlock();
@@ -96,6 +99,7 @@ bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
 }
 
 void Reclaimer::run_deferred_frees() noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   exchange_seq_cst(header_.deferred_hint, 0u);  // sees each free that was deferred before a hint that this clears
   const std::uint32_t high = participants_.used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
@@ -118,6 +122,7 @@ bool Reclaimer::is_referenced(const BlockEntry& block) const noexcept {
 
 // A receiver sets its bit before the message is removed, so this reads the refcount before the bits.
 bool Reclaimer::is_shared(const BlockEntry& block, Identity me) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     const std::uint64_t mine = i == slot_of(me) / 64 ? ParticipantSet::bit_of(slot_of(me)) : 0;
@@ -144,6 +149,7 @@ bool Reclaimer::try_set_delivered(BlockRef ref) noexcept {
 }
 
 void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   BlockEntry* block = table_.entry(ref.id);
   if (block == nullptr || load_acquire(block->word) != live_word(ref.generation)) return;
   if (is_referenced(*block)) return;
@@ -173,6 +179,7 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
 }
 
 void Reclaimer::drop_reference(BlockRef ref) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   BlockEntry* block = table_.is_current(ref) ? table_.entry(ref.id) : nullptr;
   if (block == nullptr || load_relaxed(block->refcount) == 0) return;
   subtract(block->refcount, 1u);
@@ -206,13 +213,16 @@ void Reclaimer::drop_references(BlockRef ref, BlockEntry& block, Orphans& orphan
 }
 
 void Reclaimer::announce_lost(std::uint64_t state, std::uint64_t block) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   if (transferred(state) != Transferred::kMemory && g_waker != nullptr) g_waker(arena_, unpack(block));
 }
 
 Reclaimer::Evicted Reclaimer::evict_and_unlock(std::uint64_t want, WaitHooks* hooks) noexcept {
+  SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
   BlockPool::Victim victims[BlockPool::kMaxVictims];
   const Identity me = participants_.current();
   const std::size_t count = participants_.is_pinned() ? 0 : pool_.take_victims(want, me, victims);
+  SHMTREE_DCHECK(count <= BlockPool::kMaxVictims);
   unlock();
   Evicted evicted;
   if (count == 0) return evicted;
@@ -240,6 +250,7 @@ void Reclaimer::trim_excess() noexcept {
 
 // Freeing the block corrects the counts under the arena lock, so that no reconcile finds them half changed.
 bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept {
+  SHMTREE_DCHECK(keep + bytes <= std::uint64_t{1} << ref.id.size_class());
   BlockEntry& block = *table_.entry(ref.id);
   const bool given =
       file_.is_ours() && release_pages(file_.number(), table_.geometry().data_offset(ref.id) + keep, bytes);

@@ -1,5 +1,6 @@
 #include "memory/reconcile_pass.h"
 
+#include "memory/held_locks.h"
 #include "platform/dcheck.h"
 
 namespace shmtree::memory {
@@ -23,6 +24,7 @@ void ReconcilePass::mark(BlockRef ref) noexcept {
 }
 
 Result<bool> ReconcilePass::run() {
+  SHMTREE_DCHECK(HeldLocks::contains(parts_.mapping.header().reconcile_lock));
   Status marks = restore_marks();
   if (!marks) return std::move(marks).error();
   if (!dead_.find(parts_.mapping.file())) request_recovery(parts_.mapping.header());
@@ -128,6 +130,7 @@ bool ReconcilePass::is_lost(BlockRef carrier) const noexcept {
 }
 
 Status ReconcilePass::walk_channel(BlockRef channel) {
+  SHMTREE_DCHECK(!HeldLocks::contains(parts_.mapping.header().arena_lock));
   // Without the walker, the channel may keep any block, so nothing may be freed.
   if (g_walker == nullptr) return Error{Code::kInvalid, "channels cannot be recovered: no walker was set"};
   mark(channel);
@@ -140,6 +143,7 @@ Status ReconcilePass::walk_channel(BlockRef channel) {
 // Until it frees blocks, it only derives state from primary state. So after a kill anywhere the next pass derives the
 // same.
 bool ReconcilePass::rebuild() noexcept {
+  SHMTREE_DCHECK(failed_.ok() && HeldLocks::contains(parts_.mapping.header().arena_lock));
   if (!map_tables()) {  // there may be more tables than at the snapshot
     unmapped_ = true;
     return false;

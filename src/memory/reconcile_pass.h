@@ -21,6 +21,7 @@
 #include "memory/participants.h"
 #include "memory/reclaimer.h"
 #include "memory/transfer_table.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -81,7 +82,10 @@ class BlockSnapshot {
     std::vector<std::uint8_t> marks;
   };
   bool contains(BlockId id) const noexcept { return id.index() < of_class(id.size_class()).words.size(); }
-  OfClass& of_class(unsigned size_class) noexcept { return classes_[size_class - kMinClass]; }
+  OfClass& of_class(unsigned size_class) noexcept {
+    SHMTREE_DCHECK(size_class >= kMinClass && size_class <= kMaxClass);
+    return classes_[size_class - kMinClass];
+  }
   const OfClass& of_class(unsigned size_class) const noexcept { return classes_[size_class - kMinClass]; }
 
   OfClass classes_[kClasses];

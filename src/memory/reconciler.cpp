@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "memory/event.h"
+#include "memory/held_locks.h"
 #include "platform/brief_wait.h"
+#include "platform/dcheck.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::memory {
@@ -101,6 +103,7 @@ Status Reconciler::reconcile(const WaitContext& wait) {
 }
 
 Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
+  SHMTREE_DCHECK(!HeldLocks::contains(header_.reconcile_lock) && !HeldLocks::contains(header_.arena_lock));
   // Without descriptors, this process cannot tell the living from the dead.
   if (Status kept = parts_.participants.check_descriptors(); !kept) return kept;
   RobustLock lock(header_.reconcile_lock, parts_.participants);

@@ -24,8 +24,8 @@ class Reconciler {
   // Returns this process's identity. Takes a slot on the first call after attach, or after a fork without handlers.
   // Code::kUnavailable if living processes have all 1,024 slots.
   Result<Identity> identity() {
-    if (const Identity known = parts_.participants.current(); known != kNoIdentity) [[likely]]
-      return known;
+    if (const Identity me = parts_.participants.current(); me != kNoIdentity) [[likely]]
+      return me;
     return take_identity();
   }
   // Reserves a slot for a process that is about to start. Sweeps the slot first if it is a dead participant's.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "memory/held_locks.h"
 #include "memory/sleep_note.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
 #include "platform/other_process.h"
@@ -34,6 +36,7 @@ bool RobustLock::has_dead_owner() const noexcept {
 Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants& participants, Identity me,
                                  const WaitContext& wait) {
   RobustLock lock(word, participants);
+  SHMTREE_DCHECK(me != kNoIdentity && !HeldLocks::contains(word));
   for (int i = 0; i < spins_before_sleep(); ++i) {
     if (load_relaxed(word) == 0 && lock.try_lock_as(me)) return success();
     relax_cpu();
@@ -43,12 +46,14 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
   for (;;) {
     std::uint32_t seen = load_acquire(word);
     if (seen == 0) {
-      if (compare_swap(word, seen, mine)) return success();
-      continue;
+      if (!compare_swap(word, seen, mine)) continue;
+      HeldLocks::add(word);
+      return success();
     }
     // Checked before every slice: a dead owner, or a word that no owner can have written, costs no wait.
     if ((seen & kHeld) == 0 || !participants.is_alive(owner_in(seen))) {
       if (!compare_swap(word, seen, mine)) continue;
+      HeldLocks::add(word);
       request_recovery(participants.header());
       return success();
     }

@@ -10,6 +10,7 @@
 // An object only refers to the word, so it is made where it is needed.
 #pragma once
 
+#include "memory/held_locks.h"
 #include "memory/participants.h"
 #include "platform/futex.h"
 #include "platform/waiting.h"
@@ -25,7 +26,9 @@ class RobustLock {
   bool try_lock() noexcept { return try_lock_as(participants_.current()); }
   bool try_lock_as(Identity me) noexcept {
     std::uint32_t expected = 0;
-    return me != kNoIdentity && platform::compare_swap(word_, expected, kHeld | me);
+    if (me == kNoIdentity || !platform::compare_swap(word_, expected, kHeld | me)) return false;
+    HeldLocks::add(word_);
+    return true;
   }
   // True if the word is taken and names no living participant.
   bool has_dead_owner() const noexcept;
@@ -40,6 +43,7 @@ class RobustLock {
     return wait_and_lock(word_, participants_, me, wait);
   }
   void unlock() noexcept {
+    HeldLocks::remove(word_);
     if ((platform::exchange_seq_cst(word_, 0u) & kContended) != 0) platform::futex_wake(word_, 1);
   }
 

@@ -4,6 +4,7 @@
 
 #include "platform/atomics.h"
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 #include "platform/wait_policy.h"
 
@@ -70,6 +71,7 @@ SleepNote::~SleepNote() {
 }
 
 void SleepNote::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
+  SHMTREE_DCHECK(me_ != kNoIdentity && entry_ != nullptr);
   time.sleepers.add(slot_of(me_));
   std::int64_t then = load_acquire(time.since_ns);
   if (then != 0 && since(then, now_ns) <= kMaxUncountedNs) return;

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <new>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::memory {
 
 using namespace platform;
@@ -50,6 +52,7 @@ Transfer* TransferTable::find_entry() const noexcept {
 }
 
 Transfer* TransferTable::take_entry(std::uint64_t number) const noexcept {
+  SHMTREE_DCHECK(number != 0 && transferred(number) != Transferred::kBeingMade && !giver_is_gone(number));
   const std::uint64_t being_made = number | static_cast<std::uint64_t>(Transferred::kBeingMade);
   for (;;) {
     Transfer* entry = find_entry();
@@ -69,6 +72,7 @@ std::uint64_t TransferTable::entries() const noexcept {
 }
 
 void TransferTable::add_entries(BlockRef block, std::byte* data, std::uint64_t count) const noexcept {
+  SHMTREE_DCHECK(data != nullptr && count != 0);
   std::memset(data, 0, chain_bytes(count, sizeof(Transfer)));
   auto* added = new (data) ChainHeader{count, {0}, {}};
   std::uint64_t first = load_acquire(header_.more_transfers);

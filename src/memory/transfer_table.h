@@ -30,8 +30,10 @@
 #include <span>
 
 #include "memory/block_table.h"
+#include "memory/held_locks.h"
 #include "memory/participants.h"
 #include "platform/clock.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -43,6 +45,7 @@ constexpr std::uint64_t kEndLifeS = 60;
 constexpr std::uint64_t kGiverGone = 4;
 constexpr std::uint64_t kGiverMask = 0x3fffffff;
 constexpr std::uint64_t transfer_state(std::uint32_t random, Identity giver, Transferred what) noexcept {
+  SHMTREE_DCHECK(random != 0 && random >> 31 == 0);
   return std::uint64_t{random} << 33 | (giver & kGiverMask) << 3 | static_cast<std::uint64_t>(what);
 }
 constexpr std::uint64_t state_of_gone(std::uint64_t state, std::uint64_t second) noexcept {
@@ -168,6 +171,7 @@ class TransferTable {
   // Under the arena lock; the caller changes the refcount.
   template <class IsLost, class Ended>
   void end_lost(IsLost is_lost, Ended ended) const noexcept {
+    SHMTREE_DCHECK(HeldLocks::contains(header_.arena_lock));
     for_each([&](Transfer& transfer) {
       const std::uint64_t before = platform::load_acquire(transfer.state);
       if (before == 0 || transferred(before) == Transferred::kBeingMade) return true;

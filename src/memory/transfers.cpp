@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
@@ -49,6 +50,7 @@ AllBegun& all_begun() noexcept {
 
 // Under the mutex.
 BegunMap::node_type take(AllBegun& all, BegunMap::const_iterator at) noexcept {
+  SHMTREE_DCHECK(at->second.home == nullptr || all.abroad.load(std::memory_order_relaxed) != 0);
   if (at->second.home != nullptr) all.abroad.fetch_sub(1, std::memory_order_relaxed);
   return all.begun.extract(at);
 }
@@ -141,8 +143,8 @@ class CountedChange {
 
 Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, Transferred what) try {
   sweep_if_due();
-  BegunMap made;  // allocates first, since that may fail
-  made.try_emplace({});
+  BegunMap nodes;  // allocates first, since that may fail
+  nodes.try_emplace({});
   auto me = arena->identity();
   if (!me) return std::move(me).error();
   const std::uint64_t number = new_number(*me, what);
@@ -156,7 +158,7 @@ Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::u
     store_release((*entry)->state, number);
     change.note_begun();
   }
-  auto node = made.extract(made.begin());
+  auto node = nodes.extract(nodes.begin());
   node.key() = {arena.get(), number};
   node.mapped() = {.arena = arena, .entry = *entry, .giver = *me};
   const std::lock_guard guard(all_begun().mutex);

@@ -3,6 +3,8 @@
 #include <mutex>
 #include <string>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::memory {
 
 using namespace platform;
@@ -10,6 +12,7 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t pack_address(WakeAddress address, unsigned end) noexcept {
+  SHMTREE_DCHECK(end <= 1 && (address & ~kWakeAddressMask) == 0);
   return address | std::uint64_t{end} << 63;
 }
 bool is_for(const WakeEntry& entry, std::uint64_t channel, unsigned end) noexcept {
@@ -20,6 +23,7 @@ bool is_for(const WakeEntry& entry, std::uint64_t channel, unsigned end) noexcep
 }  // namespace
 
 Status WakeTable::set(Identity me, BlockRef channel, unsigned end, WakeAddress address) {
+  SHMTREE_DCHECK(me != kNoIdentity);
   const std::lock_guard guard(mutex_);
   const std::uint32_t slot = slot_of(me), count = used(slot);
   WakeEntry* const table = mapping_.wake_table(slot);

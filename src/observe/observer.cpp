@@ -56,8 +56,8 @@ class Holdings {
 
  private:
   ObservedHolder& of(Slot slot) {
-    const auto known = std::find(slots_.begin(), slots_.end(), slot);
-    if (known != slots_.end()) return found[static_cast<std::size_t>(known - slots_.begin())];
+    const auto at = std::find(slots_.begin(), slots_.end(), slot);
+    if (at != slots_.end()) return found[static_cast<std::size_t>(at - slots_.begin())];
     slots_.push_back(slot);
     return found.emplace_back(ObservedHolder{.pid = participants_.pid_of(slot)});
   }
@@ -157,11 +157,11 @@ Status add_out_of_sight(const Names& unknown, std::vector<ObservedArena>& arenas
       return one.name == seen.name && one.has_parts && std::equal(one.uuid, one.uuid + sizeof one.uuid, seen.uuid);
     });
     if (!is_still_kept) continue;
-    auto known = find_arena(arenas, seen);
-    if (known == arenas.end()) {
-      known = arenas.insert(arenas.end(), ObservedArena{.uuid = hex_of(seen.uuid), .refused = kOutOfSight});
+    auto arena = find_arena(arenas, seen);
+    if (arena == arenas.end()) {
+      arena = arenas.insert(arenas.end(), ObservedArena{.uuid = hex_of(seen.uuid), .refused = kOutOfSight});
     }
-    add_name(*known, seen);
+    add_name(*arena, seen);
   }
   return success();
 }
@@ -169,8 +169,8 @@ Status add_out_of_sight(const Names& unknown, std::vector<ObservedArena>& arenas
 Status add_names(const Names& names, std::vector<ObservedArena>& arenas) {
   Names unknown;
   for (const discovery::SeenName& seen : names) {
-    if (const auto known = find_arena(arenas, seen); known != arenas.end()) {
-      add_name(*known, seen);
+    if (const auto arena = find_arena(arenas, seen); arena != arenas.end()) {
+      add_name(*arena, seen);
     } else if (seen.has_parts) {  // otherwise a killed process left the name behind
       unknown.push_back(seen);
     }

@@ -61,11 +61,11 @@ class RowSum {
     for (std::uint64_t first = 0; first < there; first += kAtOnce) {
       const std::uint64_t chunks = std::min(kAtOnce, there - first);
       std::uint64_t progress[kAtOnce];
-      replay::About about[kAtOnce]{};
+      replay::ChunkInfo infos[kAtOnce]{};
       if (!read(header_.progress_offset, first, progress, chunks)) break;
-      if (header_.finals != 0 && !read(header_.about_offset, first, about, chunks)) break;
+      if (header_.finals != 0 && !read(header_.info_offset, first, infos, chunks)) break;
       for (std::uint64_t i = 0; i < chunks; ++i) {
-        rows += rows_of(replay::unpack_progress(progress[i]), about[i].finals.load());
+        rows += rows_of(replay::unpack_progress(progress[i]), infos[i].finals.load());
       }
     }
     return rows;

@@ -33,11 +33,11 @@ void forget_contexts_of_parent() noexcept {
 
 // Returns 0 with errno set if the system refuses one.
 aio_context_t context_at(std::size_t index) noexcept {
-  aio_context_t known = g_contexts[index].load(std::memory_order_acquire), made = 0;
-  if (known != 0 || syscall(SYS_io_setup, kRequestsOfContext, &made) != 0) return known;
-  if (g_contexts[index].compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
-  syscall(SYS_io_destroy, made);  // another thread was faster
-  return known;
+  aio_context_t context = g_contexts[index].load(std::memory_order_acquire), created = 0;
+  if (context != 0 || syscall(SYS_io_setup, kRequestsOfContext, &created) != 0) return context;
+  if (g_contexts[index].compare_exchange_strong(context, created, std::memory_order_acq_rel)) return created;
+  syscall(SYS_io_destroy, created);  // another thread was faster
+  return context;
 }
 
 // A completed request occupies its place until its event is taken. Its eventfd has the same information.
@@ -67,11 +67,11 @@ EventRelay::EventRelay(int source)
 }
 
 Result<std::unique_ptr<EventRelay>> EventRelay::from(int source) {
-  std::unique_ptr<EventRelay> made(new EventRelay(source));
-  if (!made->event_.valid()) return os_error("eventfd", errno);
-  Status requested = made->request();
+  std::unique_ptr<EventRelay> relay(new EventRelay(source));
+  if (!relay->event_.valid()) return os_error("eventfd", errno);
+  Status requested = relay->request();
   if (!requested) return std::move(requested).error();
-  return made;
+  return relay;
 }
 
 Status EventRelay::request() noexcept {

@@ -47,13 +47,13 @@ UseEntry* find_entry() noexcept {
     each->thread.store(&t_unlisted, std::memory_order_relaxed);
     return each;
   }
-  auto* made = new (std::nothrow) UseEntry;
-  if (made == nullptr) return nullptr;
-  made->thread.store(&t_unlisted, std::memory_order_relaxed);
-  made->next = g_entries.load(std::memory_order_relaxed);
-  while (!g_entries.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  auto* entry = new (std::nothrow) UseEntry;
+  if (entry == nullptr) return nullptr;
+  entry->thread.store(&t_unlisted, std::memory_order_relaxed);
+  entry->next = g_entries.load(std::memory_order_relaxed);
+  while (!g_entries.compare_exchange_weak(entry->next, entry, std::memory_order_acq_rel)) {
   }
-  return made;
+  return entry;
 }
 
 }  // namespace

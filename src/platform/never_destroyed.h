@@ -21,11 +21,12 @@ class NeverDestroyed {
  private:
   [[gnu::noinline]] static T& make() noexcept {
     static_cast<void>(&kMadeAtLoad);  // instantiates kMadeAtLoad
-    T* known = nullptr;
-    auto* const made = new T;  // NOLINT(bugprone-unhandled-exception-at-new): a program that is loaded ends without it
-    if (object_.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
-    delete made;
-    return *known;
+    T* existing = nullptr;
+    auto* const created =
+        new T;  // NOLINT(bugprone-unhandled-exception-at-new): a program that is loaded ends without it
+    if (object_.compare_exchange_strong(existing, created, std::memory_order_acq_rel)) return *created;
+    delete created;
+    return *existing;
   }
   static inline constinit std::atomic<T*> object_{nullptr};
   static inline const bool kMadeAtLoad = (get(), true);
@@ -41,12 +42,12 @@ T& never_destroyed() noexcept {
 template <auto compute>
 auto computed_once() noexcept -> decltype(compute()) {
   constinit static std::atomic<std::uint64_t> one_more{0};
-  std::uint64_t known = one_more.load(std::memory_order_acquire);
-  if (known == 0) [[unlikely]] {
-    known = static_cast<std::uint64_t>(compute()) + 1;
-    one_more.store(known, std::memory_order_release);
+  std::uint64_t stored = one_more.load(std::memory_order_acquire);
+  if (stored == 0) [[unlikely]] {
+    stored = static_cast<std::uint64_t>(compute()) + 1;
+    one_more.store(stored, std::memory_order_release);
   }
-  return static_cast<decltype(compute())>(known - 1);
+  return static_cast<decltype(compute())>(stored - 1);
 }
 
 }  // namespace shmtree::platform

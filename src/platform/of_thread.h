@@ -37,12 +37,12 @@ class OfThread {
     }
   };
   [[gnu::noinline]] static T* make() {
-    T* const made = new T;
+    T* const object = new T;
     if (!kept_.ended) {
       static thread_local AtThreadEnd at_thread_end;
-      kept_.object = made;
+      kept_.object = object;
     }
-    return made;
+    return object;
   }
   static inline constinit thread_local Kept kept_{};
 

@@ -52,14 +52,14 @@ Status check_system() {
 
 Result<ProcessWatch> ProcessWatch::around(const CheckedFd& pipe) {
   if (Status can = check_system(); !can) return std::move(can).error();
-  ProcessWatch made;
-  made.pipe_ = &pipe;
-  made.epoll_ = CheckedFd(UniqueFd(epoll_create1(EPOLL_CLOEXEC)), FdRange::kSelectable);
-  if (!made.epoll_.valid()) return os_error("epoll_create1", errno);
-  if (!set_readable(made.epoll_.number(), EPOLL_CTL_ADD, pipe.number())) {
+  ProcessWatch watch;
+  watch.pipe_ = &pipe;
+  watch.epoll_ = CheckedFd(UniqueFd(epoll_create1(EPOLL_CLOEXEC)), FdRange::kSelectable);
+  if (!watch.epoll_.valid()) return os_error("epoll_create1", errno);
+  if (!set_readable(watch.epoll_.number(), EPOLL_CTL_ADD, pipe.number())) {
     return os_error("epoll_ctl of a wake pipe", errno);
   }
-  return made;
+  return watch;
 }
 
 ProcessWatch& ProcessWatch::operator=(ProcessWatch&& other) noexcept {
@@ -99,11 +99,11 @@ bool ProcessWatch::is_readable() const noexcept {
 
 Result<int> ProcessWatch::writable_fd() {
   if (relay_ == nullptr) {
-    auto made = EventRelay::from(epoll_.number());
-    if (!made) return std::move(made).error();
-    if (!set_events(epoll_.number(), EPOLL_CTL_ADD, (*made)->fd(), 0))
+    auto relay = EventRelay::from(epoll_.number());
+    if (!relay) return std::move(relay).error();
+    if (!set_events(epoll_.number(), EPOLL_CTL_ADD, (*relay)->fd(), 0))
       return os_error("epoll_ctl of an eventfd", errno);
-    relay_ = std::move(*made);
+    relay_ = std::move(*relay);
   }
   return relay_->fd();
 }
@@ -134,14 +134,14 @@ void ProcessWatch::reset() noexcept {
 
 Status ProcessWatch::watch(std::span<const int> pids) {
   processes_.reserve(pids.size() + processes_.size());
-  std::erase_if(processes_, [&](Watched& known) {
-    const bool gone = std::find(pids.begin(), pids.end(), known.pid) == pids.end();
-    if (gone) close_watched(known);
+  std::erase_if(processes_, [&](Watched& watched) {
+    const bool gone = std::find(pids.begin(), pids.end(), watched.pid) == pids.end();
+    if (gone) close_watched(watched);
     return gone;
   });
   Status watched = success();
   for (const int pid : pids) {
-    const auto is_it = [pid](const Watched& known) { return known.pid == pid; };
+    const auto is_it = [pid](const Watched& process) { return process.pid == pid; };
     if (std::any_of(processes_.begin(), processes_.end(), is_it)) continue;
     CheckedFd process(open_process(pid));
     if (!process.valid()) {

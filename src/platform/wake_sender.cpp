@@ -97,13 +97,13 @@ bool write_to(int number, std::string_view text, WakeRequest request) noexcept {
 class KnownPipes {
  public:
   bool send(const Key& key, std::string_view text, WakeRequest request) noexcept {
-    Pipe* const known = begin_use(key);
-    if (known != nullptr && known->fd.is_ours()) {
-      const bool sent = write_to(known->fd.number(), text, request);
-      end_use(known);
+    Pipe* const pipe = begin_use(key);
+    if (pipe != nullptr && pipe->fd.is_ours()) {
+      const bool sent = write_to(pipe->fd.number(), text, request);
+      end_use(pipe);
       return sent;
     }
-    if (known != nullptr) forget(known);  // the program has closed it
+    if (pipe != nullptr) forget(pipe);  // the program has closed it
     if (was_missed(key)) return false;
     UniqueFd opened = open_at(key);
     if (!opened.valid()) {

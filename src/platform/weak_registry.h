@@ -30,7 +30,7 @@ class WeakRegistry {
   template <class IsIt>
   std::shared_ptr<T> insert(const std::shared_ptr<T>& object, IsIt is_it) {
     const std::lock_guard guard(mutex_);
-    if (auto known = find_locked(is_it)) return known;
+    if (auto existing = find_locked(is_it)) return existing;
     entries_.push_back(Entry{object.get(), object});
     return object;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "format/frame_builder.h"
+#include "platform/dcheck.h"
 #include "platform/errors.h"
 #include "shmtree/base/result.h"
 #include "shmtree/value.h"
@@ -25,6 +26,7 @@ struct Layout {
 using Numbers = std::span<const std::int64_t>;
 
 inline bool follows(Numbers shape, Numbers strides, std::int64_t item, bool fortran) {
+  SHMTREE_DCHECK(shape.size() == strides.size());
   std::int64_t stride = item;
   for (std::size_t n = 0; n < shape.size(); ++n) {
     const std::size_t i = fortran ? n : shape.size() - 1 - n;

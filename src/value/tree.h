@@ -15,6 +15,7 @@
 #include "format/frame_reader.h"
 #include "format/grammar.h"
 #include "format/references.h"
+#include "platform/dcheck.h"
 #include "shmtree/item.h"
 
 namespace shmtree::value {
@@ -64,6 +65,7 @@ struct References {
 
   // Returns the node to which `node` refers, or `node` itself if it is not a reference.
   std::uint32_t target_of(std::uint32_t node) const noexcept {
+    SHMTREE_DCHECK(std::ranges::is_sorted(aliases, {}, &Alias::node));
     const auto at = std::lower_bound(aliases.begin(), aliases.end(), node,
                                      [](const Alias& alias, std::uint32_t wanted) { return alias.node < wanted; });
     return at != aliases.end() && at->node == node ? at->target : node;
@@ -82,7 +84,10 @@ struct Tree {
     dims.reserve(kExpectedDims * reader.left().arrays.left());
   }
 
-  const Node& at(std::uint32_t node) const noexcept { return nodes[node]; }
+  const Node& at(std::uint32_t node) const noexcept {
+    SHMTREE_DCHECK(node < nodes.size());
+    return nodes[node];
+  }
   static Item root(std::shared_ptr<const Tree> tree) { return Item(std::move(tree), 0); }
   static Item item(std::shared_ptr<const Tree> tree, std::uint32_t node) { return Item(std::move(tree), node); }
   static const std::shared_ptr<const Tree>& of(const Item& item) noexcept { return item.tree_; }

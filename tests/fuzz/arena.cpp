@@ -334,7 +334,6 @@ class Scene {
     arena_->inspector().stats();
     arena_->inspector().holders();
     arena_->inspector().describe_holders(4);
-    arena_->inspector().check();
     arena_->pool().free_bytes();
     arena_->participants().is_alive(living_.identity);
   }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cost.h"
-#include "recording/reader.h"
+#include "recording/recording_reader.h"
 #include "support/recordings.h"
 #include "value/codec.h"
 

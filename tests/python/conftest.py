@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from cuda_processes import device_driver, driver_log, fake_driver, spawn  # noqa: F401  # fixtures
 from services import client, served  # noqa: F401  # fixtures
+from shared_state import violated
 from starts import Start
 
 import shmtree
@@ -54,7 +55,7 @@ def arena() -> Iterator[shmtree.Arena]:
     made = shmtree.Arena(64 << 20)
     yield made
     gc.collect()
-    assert made._core.check() == ""
+    assert violated(made) == ""
 
 
 @pytest.fixture

@@ -96,20 +96,20 @@ void store(ClassInfo* info) {
 }
 
 // Stores `made` and returns it. If another thread has stored or registered the class meanwhile, returns that entry.
-ClassInfo* store_first(ClassInfo* made) {
+ClassInfo* store_first(ClassInfo* info) {
   const std::lock_guard guard(tables_mutex);
-  ClassInfo*& stored = table()[made->type];
-  if (!stored || !is_current(stored)) stored = made;
-  recent_slot(made->type).store(stored, std::memory_order_release);
+  ClassInfo*& stored = table()[info->type];
+  if (!stored || !is_current(stored)) stored = info;
+  recent_slot(info->type).store(stored, std::memory_order_release);
   return stored;
 }
 
 // Replaces `known` by `made`, unless another thread has replaced it already. Returns the stored one.
-const ClassInfo* replace(const ClassInfo* known, ClassInfo* made) {
+const ClassInfo* replace(const ClassInfo* cached, ClassInfo* info) {
   const std::lock_guard guard(tables_mutex);
-  ClassInfo*& stored = table()[made->type];
-  if (stored == known) stored = made;
-  recent_slot(made->type).store(stored, std::memory_order_release);
+  ClassInfo*& stored = table()[info->type];
+  if (stored == cached) stored = info;
+  recent_slot(info->type).store(stored, std::memory_order_release);
   return stored;
 }
 
@@ -132,9 +132,9 @@ Ref string_of(std::string_view text) {
 }
 
 Ref interned(std::string_view text) {
-  PyObject* made = string_of(text).release();
-  if (made) PyUnicode_InternInPlace(&made);
-  return Ref(made);
+  PyObject* text_object = string_of(text).release();
+  if (text_object) PyUnicode_InternInPlace(&text_object);
+  return Ref(text_object);
 }
 
 PyObject* interned_reduce = nullptr;
@@ -238,35 +238,35 @@ namespace {
 
 // Describes the class as it is now. Returns null with a Python error set.
 ClassInfo* made_info(PyTypeObject* type) {
-  auto* made = new ClassInfo();
-  made->type = type;
+  auto* info = new ClassInfo();
+  info->type = type;
   // The lookup makes CPython assign a version number, so that every later change of the class gives another number.
   const bool has_version = class_member(type, interned_reduce) || !PyErr_Occurred();
-  made->version.store(version_of(type), std::memory_order_relaxed);
-  made->name = global_name(type_object(type));
-  if (has_version && !PyErr_Occurred() && split_name(*made) && classify(*made) && set_guard(made)) return made;
-  drop(made);
+  info->version.store(version_of(type), std::memory_order_relaxed);
+  info->name = global_name(type_object(type));
+  if (has_version && !PyErr_Occurred() && split_name(*info) && classify(*info) && set_guard(info)) return info;
+  drop(info);
   return nullptr;
 }
 
 }  // namespace
 
-const ClassInfo* current_class_info(const ClassInfo* known) {
-  if (!known->guard || known->shape == ClassShape::kRegistered) return known;
-  const unsigned version = version_of(known->type);
-  if (version != 0 && version == known->version.load(std::memory_order_relaxed)) [[likely]]
-    return known;
-  ClassInfo* made = made_info(known->type);
-  if (!made) return nullptr;
-  const bool is_unchanged = is_same(*made, *known);
-  if (PyErr_Occurred()) return drop(made), nullptr;
+const ClassInfo* current_class_info(const ClassInfo* cached) {
+  if (!cached->guard || cached->shape == ClassShape::kRegistered) return cached;
+  const unsigned version = version_of(cached->type);
+  if (version != 0 && version == cached->version.load(std::memory_order_relaxed)) [[likely]]
+    return cached;
+  ClassInfo* rebuilt = made_info(cached->type);
+  if (!rebuilt) return nullptr;
+  const bool is_unchanged = is_same(*rebuilt, *cached);
+  if (PyErr_Occurred()) return drop(rebuilt), nullptr;
   if (is_unchanged) {
-    known->version.store(made->version.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    drop(made);
-    return known;
+    cached->version.store(rebuilt->version.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    drop(rebuilt);
+    return cached;
   }
-  const ClassInfo* stored = replace(known, made);
-  if (stored != made) drop(made);
+  const ClassInfo* stored = replace(cached, rebuilt);
+  if (stored != rebuilt) drop(rebuilt);
   return stored;
 }
 
@@ -290,19 +290,19 @@ ByName how_by_name(const ClassInfo& info, bool for_channel) {
 }
 
 const ClassInfo* class_info(PyTypeObject* type) {
-  ClassInfo* known = recent_slot(type).load(std::memory_order_acquire);
-  if (known && known->type == type && is_current(known)) [[likely]]
-    return known;
-  known = find(type);
-  if (known && is_current(known)) {
-    recent_slot(type).store(known, std::memory_order_release);
-    return known;
+  ClassInfo* cached = recent_slot(type).load(std::memory_order_acquire);
+  if (cached && cached->type == type && is_current(cached)) [[likely]]
+    return cached;
+  cached = find(type);
+  if (cached && is_current(cached)) {
+    recent_slot(type).store(cached, std::memory_order_release);
+    return cached;
   }
-  ClassInfo* made = made_info(type);
-  if (!made) return nullptr;
-  known = store_first(made);
-  if (known != made) drop(made);
-  return known;
+  ClassInfo* built = made_info(type);
+  if (!built) return nullptr;
+  cached = store_first(built);
+  if (cached != built) drop(built);
+  return cached;
 }
 
 Ref imported_module(PyObject* name) {

@@ -66,7 +66,7 @@ const ClassInfo* class_info(PyTypeObject* type);
 
 // Returns the description of the class as it is now. Classifies the class again if it has changed. Returns null with an
 // error set.
-const ClassInfo* current_class_info(const ClassInfo* known);
+const ClassInfo* current_class_info(const ClassInfo* cached);
 
 // Result of how_by_name(): says if instances of a class that is sent by name can be sent now, and if not, why.
 enum class ByName : std::int8_t {

@@ -75,10 +75,10 @@ PyObject* Decoder::other_key(const format::Name& name) {
   if (name.index < tables_.keys.size() && tables_.keys[name.index].message == tables_.message) {
     return tables_.keys[name.index].str;
   }
-  Ref made(corrupt_unless(tables_.known.get(name.text), "a name is not UTF-8"));
-  if (!made) return nullptr;
+  Ref name_object(corrupt_unless(tables_.known.get(name.text), "a name is not UTF-8"));
+  if (!name_object) return nullptr;
   DecoderTables::Key& kept = at(tables_.keys, name.index);
-  Py_XDECREF(std::exchange(kept.str, made.release()));
+  Py_XDECREF(std::exchange(kept.str, name_object.release()));
   kept.message = tables_.message;
   tables_.large_keys |= name.text.size() > KeyCache::kLongest;
   return kept.str;
@@ -168,9 +168,9 @@ void Decoder::note_incompatible(std::size_t position) noexcept {
   if (is_new && PyErr_ExceptionMatches(error_types().incompatible_message)) incompatible_node_ = position;
 }
 
-PyObject* Decoder::corrupt_unless(PyObject* made, const char* what) {
-  if (made) [[likely]]
-    return made;
+PyObject* Decoder::corrupt_unless(PyObject* object, const char* what) {
+  if (object) [[likely]]
+    return object;
   if (PyErr_Occurred()) {
     Ref text(PyUnicode_FromFormat("The frame is corrupt: %s", what));
     if (text) raise_corrupt_from_current(PyUnicode_AsUTF8(text.get()));
@@ -205,9 +205,9 @@ PyObject* Decoder::node() {
     case Kind::kSet:
     case Kind::kNamedTuple: {
       if (!in.enter()) return nullptr;
-      PyObject* made = container(kind);
+      PyObject* object = container(kind);
       in.leave();
-      return made;
+      return object;
     }
     default: return other(kind);
   }
@@ -233,9 +233,9 @@ PyObject* Decoder::container(Kind kind) {
 PyObject* Decoder::other(Kind kind) {
   if (format::has_trait(kind, format::kHasChildren)) {
     if (!in.enter()) return nullptr;
-    PyObject* made = container(kind);
+    PyObject* object = container(kind);
     in.leave();
-    return made;
+    return object;
   }
   if (DecodeHandler* decode = decoder_of(kind)) return decode(*this);
   return format::is_marked(kind) ? marked(format::unmarked(kind)) : (in.fail_kind(kind), nullptr);
@@ -272,19 +272,19 @@ PyObject* Decoder::marked(Kind kind) {
   if (!format::has_identity(kind)) return in.fail_kind(kind), nullptr;
   const std::size_t position = in.position(), number = tables_.earlier.begin(position);
   const Expansion::Before before = expansion_.begin(in.depth());
-  PyObject* made = nullptr;
+  PyObject* object = nullptr;
   if (!format::has_trait(kind, format::kMadeBeforeItems)) {
-    made = whole(kind);
-    tables_.earlier[number].object = Py_XNewRef(made);
+    object = whole(kind);
+    tables_.earlier[number].object = Py_XNewRef(object);
   } else if (in.enter()) {
     marked_ = number;
-    made = marked_container(kind);
+    object = marked_container(kind);
     in.leave();
   }
   Expansion::Extent extent = expansion_.end(before, in.depth());
   extent.nodes += in.position() + 1 - position;
   tables_.earlier[number].extent = extent;
-  return made;
+  return object;
 }
 
 PyObject* Decoder::whole(Kind kind) {
@@ -325,22 +325,22 @@ namespace {
 template <bool is_tuple = false, class Make>
 PyObject* sequence(Decoder& decoder, std::uint64_t count, Make make) {
   const auto size = static_cast<Py_ssize_t>(count);
-  Ref made(is_tuple ? PyTuple_New(size) : PyList_New(size));
-  if (!made) return nullptr;
+  Ref items(is_tuple ? PyTuple_New(size) : PyList_New(size));
+  if (!items) return nullptr;
   for (Py_ssize_t i = 0; i < size;) {
     const Py_ssize_t end = std::min(size, i + static_cast<Py_ssize_t>(kItemsPerSignalCheck));
     for (; i < end; ++i) {
       PyObject* item = make(static_cast<std::size_t>(i));
       if (!item) return nullptr;
       if constexpr (is_tuple) {
-        PyTuple_SET_ITEM(made.get(), i, item);
+        PyTuple_SET_ITEM(items.get(), i, item);
       } else {
-        PyList_SET_ITEM(made.get(), i, item);
+        PyList_SET_ITEM(items.get(), i, item);
       }
     }
     if (i < size && !decoder.run_signal_handlers()) return nullptr;
   }
-  return made.release();
+  return items.release();
 }
 
 }  // namespace
@@ -376,14 +376,14 @@ PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
   const Status loaded = reader.load(frame);
   if (!loaded) return raise_from_frame(loaded.error());
   Decoder decoder(reader, context, frame);
-  Ref made(decoder.node());
-  if (!made) {
+  Ref object(decoder.node());
+  if (!object) {
     if (decoder.incompatible_node() != Decoder::kNone) explain_incompatible_node(frame, decoder.incompatible_node());
     if (!context.allow_pickle) explain_refused_node(frame, reader.nodes() - reader.left().kinds.left() - 1);
     return raise_from_frame(reader.error());
   }
   const Status finished = reader.finish();
-  return finished.ok() ? made.release() : raise_from_frame(finished.error());
+  return finished.ok() ? object.release() : raise_from_frame(finished.error());
 }
 
 }  // namespace shmtree::python

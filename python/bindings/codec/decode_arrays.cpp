@@ -73,12 +73,12 @@ PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr, Acc
     block = range.reference;
     if (block >= context_.externals.size())
       return in.fail("it refers to a block that the message does not have"), nullptr;
-    const ExternalBlock& known = context_.externals[block];
-    if (range.offset > known.bytes.size() || range.bytes > known.bytes.size() - range.offset) {
+    const ExternalBlock& external = context_.externals[block];
+    if (range.offset > external.bytes.size() || range.bytes > external.bytes.size() - range.offset) {
       return in.fail("it refers to bytes beyond the end of a block"), nullptr;
     }
-    storage.buffer = known.bytes.data() + range.offset;
-    storage.writable = known.writable;
+    storage.buffer = external.bytes.data() + range.offset;
+    storage.writable = external.writable;
   } else {
     storage.buffer = const_cast<std::byte*>(info.data) - info.offset;
     storage.writable = context_.writable;
@@ -104,11 +104,11 @@ bool Decoder::is_copied(const format::ArrayInfo& info, const std::byte* buffer) 
 PyObject* Decoder::empty(const format::ArrayInfo& info, PyArray_Descr* descr) {
   const int order = info.flags & format::kFortran ? NPY_ARRAY_F_CONTIGUOUS : 0;
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
-  PyObject* made =
+  PyObject* array =
       PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape), nullptr, nullptr, order, nullptr);
-  if (!made) return corrupt_unless(nullptr, "the shape of an array is invalid");
-  if (info.read_only()) PyArray_CLEARFLAGS(as_array(made), NPY_ARRAY_WRITEABLE);
-  return made;
+  if (!array) return corrupt_unless(nullptr, "the shape of an array is invalid");
+  if (info.read_only()) PyArray_CLEARFLAGS(as_array(array), NPY_ARRAY_WRITEABLE);
+  return array;
 }
 
 PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, const Storage& storage) {
@@ -116,24 +116,25 @@ PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, con
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
   // NumPy skips the check of strides that it computes itself.
   const bool plain = info.contiguous() && (info.flags & format::kFortran) == 0;
-  Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape),
-                                plain ? nullptr : as_intp(info.strides), storage.buffer + info.offset, flags, nullptr));
-  if (!made) return corrupt_unless(nullptr, "the shape of an array is invalid");
+  Ref array(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape),
+                                 plain ? nullptr : as_intp(info.strides), storage.buffer + info.offset, flags,
+                                 nullptr));
+  if (!array) return corrupt_unless(nullptr, "the shape of an array is invalid");
   // Other processes read the block of such an array too, so this process must not make it writable again.
   if (info.external() && info.read_only() && is_view_owner(storage.base)) as_view_owner(storage.base)->writable = false;
   Py_INCREF(storage.base);
-  if (PyArray_SetBaseObject(as_array(made.get()), storage.base) != 0) return nullptr;
-  return made.release();
+  if (PyArray_SetBaseObject(as_array(array.get()), storage.base) != 0) return nullptr;
+  return array.release();
 }
 
 PyObject* Decoder::copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer) {
   PyObject* first = copied_slot(info);
   if (!first && info.contiguous() && info.nbytes == info.buffer_bytes) {
-    PyObject* made = empty(info, descr);
-    if (!made) return nullptr;
-    copy_large(PyArray_DATA(as_array(made)), buffer, info.nbytes);
-    copied_slot(info) = Py_NewRef(made);
-    return made;
+    PyObject* array = empty(info, descr);
+    if (!array) return nullptr;
+    copy_large(PyArray_DATA(as_array(array)), buffer, info.nbytes);
+    copied_slot(info) = Py_NewRef(array);
+    return array;
   }
   if (!first) {
     const auto bytes = static_cast<npy_intp>(info.buffer_bytes);
@@ -194,14 +195,14 @@ PyObject* Decoder::segment() {
     const std::uint64_t begin = block.offset + static_cast<std::uint64_t>(info.offset);
     segments_.push_back({memory, begin, begin + info.nbytes});
   }
-  Ref made(make(info, descr_of(DType::kUInt8)));
-  if (!made) return nullptr;
+  Ref array(make(info, descr_of(DType::kUInt8)));
+  if (!array) return nullptr;
   // A frame in the caller's memory may be unaligned.
-  if (reinterpret_cast<std::uintptr_t>(PyArray_DATA(as_array(made.get()))) % format::kWordBytes != 0) {
-    made = Ref(may_copy(info.nbytes) ? PyArray_NewCopy(as_array(made.get()), NPY_CORDER) : nullptr);
+  if (reinterpret_cast<std::uintptr_t>(PyArray_DATA(as_array(array.get()))) % format::kWordBytes != 0) {
+    array = Ref(may_copy(info.nbytes) ? PyArray_NewCopy(as_array(array.get()), NPY_CORDER) : nullptr);
   }
-  if (made) PyArray_CLEARFLAGS(as_array(made.get()), NPY_ARRAY_WRITEABLE);
-  return made.release();
+  if (array) PyArray_CLEARFLAGS(as_array(array.get()), NPY_ARRAY_WRITEABLE);
+  return array.release();
 }
 
 void Decoder::end_segments() {

@@ -15,8 +15,8 @@
 
 namespace shmtree::python {
 
-const ClassInfo* Decoder::described_again(const ClassInfo* known) {
-  const ClassInfo* info = current_class_info(known);
+const ClassInfo* Decoder::described_again(const ClassInfo* cached) {
+  const ClassInfo* info = current_class_info(cached);
   if (info) tables_.classes.enter(info);
   return info;
 }
@@ -92,9 +92,9 @@ class SeenFields {
 
 // Returns the first required field that `made` lacks. Returns null if it lacks none, or with a Python error set that is
 // not ordinary.
-PyObject* missing_field(const ClassInfo& info, PyObject* made) {
+PyObject* missing_field(const ClassInfo& info, PyObject* object) {
   for (const Ref& name : info.required) {
-    const Ref value(PyObject_GenericGetAttr(made, name.get()));
+    const Ref value(PyObject_GenericGetAttr(object, name.get()));
     if (value) continue;
     return clear_ordinary_exception() ? name.get() : nullptr;
   }
@@ -207,10 +207,10 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
   const Py_ssize_t before = PyDict_GET_SIZE(members);
   const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
   if (!may_go && before >= kMaxFlags) return decoder.in.fail("a Flag has too many unnamed members"), nullptr;
-  Ref made(call_python(type_object(type), value));
-  const bool goes = made && may_go;
-  if (goes && !take_back(type, members, PyDict_GET_SIZE(members) - before, value, made.get())) return nullptr;
-  return made.release();
+  Ref member(call_python(type_object(type), value));
+  const bool goes = member && may_go;
+  if (goes && !take_back(type, members, PyDict_GET_SIZE(members) - before, value, member.get())) return nullptr;
+  return member.release();
 }
 
 // True if the Flag dropped bits of `value` when it made the member, as with the boundary CONFORM, the default of Python
@@ -240,8 +240,8 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   PyTypeObject* type = info.type;
   const Ref members = decoder.allow_pickle() ? Ref() : members_by_value(type);
   if (members) {
-    Ref known = item_of(members.get(), value);
-    if (known) return known.release();
+    Ref existing = item_of(members.get(), value);
+    if (existing) return existing.release();
     if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: let the class search its members
   }
   if (PyErr_Occurred()) return nullptr;
@@ -286,16 +286,16 @@ PyObject* decode_namedtuple(Decoder& decoder) {
                                  here->c_str())));
   }
   // Does the same as namedtuple's _make(). The class's own __new__ may take other arguments than the fields in order.
-  Ref made(info->type->tp_alloc(info->type, info->field_count));
+  Ref object(info->type->tp_alloc(info->type, info->field_count));
 #if PY_VERSION_HEX >= 0x030E0000
-  if (made) reinterpret_cast<PyTupleObject*>(made.get())->ob_hash = -1;  // not computed yet
+  if (object) reinterpret_cast<PyTupleObject*>(object.get())->ob_hash = -1;  // not computed yet
 #endif
-  for (Py_ssize_t i = 0; made && i < info->field_count; ++i) {
+  for (Py_ssize_t i = 0; object && i < info->field_count; ++i) {
     PyObject* item = decoder.node();
     if (!item) return nullptr;
-    PyTuple_SET_ITEM(made.get(), i, item);
+    PyTuple_SET_ITEM(object.get(), i, item);
   }
-  return made.release();
+  return object.release();
 }
 
 PyObject* decode_dataclass(Decoder& decoder) {
@@ -304,11 +304,11 @@ PyObject* decode_dataclass(Decoder& decoder) {
   if (!info) return nullptr;
   const std::uint64_t count = decoder.in.next_count();
   Ref nothing(PyTuple_New(0));
-  Ref made(nothing ? decoder.corrupt_unless(PyBaseObject_Type.tp_new(info->type, nothing.get(), nullptr),
-                                            "a dataclass cannot have instances")
-                   : nullptr);
-  if (!made) return nullptr;
-  decoder.add_container(made.get());
+  Ref object(nothing ? decoder.corrupt_unless(PyBaseObject_Type.tp_new(info->type, nothing.get(), nullptr),
+                                              "a dataclass cannot have instances")
+                     : nullptr);
+  if (!object) return nullptr;
+  decoder.add_container(object.get());
   SeenFields seen;
   for (std::uint64_t i = 0; i < count; ++i) {
     Ref field = Ref::borrow(decoder.next_key());
@@ -321,14 +321,14 @@ PyObject* decode_dataclass(Decoder& decoder) {
     if (!seen.note(PyLong_AsSize_t(number.get()))) return decoder.in.fail("an instance has a field twice"), nullptr;
     Ref value(decoder.node());
     // Bypasses the class's __setattr__, since that of a frozen class raises.
-    if (!value || PyObject_GenericSetAttr(made.get(), field.get(), value.get()) != 0) return nullptr;
+    if (!value || PyObject_GenericSetAttr(object.get(), field.get(), value.get()) != 0) return nullptr;
   }
   if (static_cast<Py_ssize_t>(count) < PyDict_GET_SIZE(info->fields.get())) [[unlikely]] {
-    PyObject* missing = missing_field(*info, made.get());
+    PyObject* missing = missing_field(*info, object.get());
     if (missing) return other_fields(decoder, *info, position, missing, true);
     if (PyErr_Occurred()) return nullptr;
   }
-  return made.release();
+  return object.release();
 }
 
 template <bool by_value>
@@ -377,11 +377,11 @@ PyObject* decode_registered(Decoder& decoder) {
   Ref unflatten = Ref::borrow(info->unflatten.get());
   Ref flat(decoder.node());
   if (!flat) return nullptr;
-  PyObject* made = info->in_channels
-                       ? call_python(unflatten.get(), flat.get(), decoder.allow_pickle() ? Py_True : Py_False)
-                       : call_python(unflatten.get(), flat.get());
-  if (!made) decoder.note_incompatible(position);
-  return made;
+  PyObject* object = info->in_channels
+                         ? call_python(unflatten.get(), flat.get(), decoder.allow_pickle() ? Py_True : Py_False)
+                         : call_python(unflatten.get(), flat.get());
+  if (!object) decoder.note_incompatible(position);
+  return object;
 }
 
 // Converts the current exception to IncompatibleMessage if it says that this process lacks something that the pickle
@@ -418,8 +418,8 @@ PyObject* decode_pickle(Decoder& decoder) {
     if (!buffer || PyList_Append(buffers.get(), buffer.get()) != 0) return nullptr;
   }
   if (!buffers) return nullptr;
-  PyObject* made = load_pickle(data.get(), buffers.get()).release();
-  return made ? made : explain_lacking(decoder, position);
+  PyObject* object = load_pickle(data.get(), buffers.get()).release();
+  return object ? object : explain_lacking(decoder, position);
 }
 
 const KindCodec classes_codec({{Kind::kNamedTuple, decode_namedtuple},

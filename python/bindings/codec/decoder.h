@@ -84,7 +84,7 @@ class Decoder {
   Ref dtype(DType code, const format::Name& description);
   // Returns `made`. If it is null because of a Python error that a damaged message can cause, such as an unhashable key
   // or a date out of range, replaces the error with CorruptMessage.
-  PyObject* corrupt_unless(PyObject* made, const char* what);
+  PyObject* corrupt_unless(PyObject* object, const char* what);
 
   // Sets IncompatibleMessage with `text`, about the node at `position`, and returns null. Does nothing if `text` is
   // null. `cause` is the exception that becomes its __cause__, or null.
@@ -102,11 +102,11 @@ class Decoder {
       return is_key ? tables_.keys[index].str : other_key(in.name_again(index));
     }
     if (const std::size_t index = in.names(); index < tables_.keys.size()) [[likely]] {
-      DecoderTables::Key& known = tables_.keys[index];
-      if (known.str && KeyCache::may_stay(known.str) && in.next_name_is(KeyCache::text_of(known.str))) [[likely]] {
-        KeyCache::came_again(known.str);
-        known.message = tables_.message;
-        return known.str;
+      DecoderTables::Key& cached = tables_.keys[index];
+      if (cached.str && KeyCache::may_stay(cached.str) && in.next_name_is(KeyCache::text_of(cached.str))) [[likely]] {
+        KeyCache::came_again(cached.str);
+        cached.message = tables_.message;
+        return cached.str;
       }
     }
     return other_key(in.next_name());
@@ -119,10 +119,10 @@ class Decoder {
   // Returns the current description of the class, which is checked once per message. Returns null with a Python error
   // set.
   const ClassInfo* described(PyTypeObject* type) {
-    const ClassInfo* known = class_info(type);
-    if (!known || tables_.classes.knows(known)) [[likely]]
-      return known;
-    return described_again(known);
+    const ClassInfo* cached = class_info(type);
+    if (!cached || tables_.classes.knows(cached)) [[likely]]
+      return cached;
+    return described_again(cached);
   }
 
   // Decodes an array node.
@@ -164,7 +164,7 @@ class Decoder {
   PyObject* other_key(const format::Name& name);
   // Sets IncompatibleMessage, unless an error is set: no installed package has this element type.
   PyObject* no_package(DType code);
-  const ClassInfo* described_again(const ClassInfo* known);
+  const ClassInfo* described_again(const ClassInfo* cached);
   PyObject* container(Kind kind);
   PyObject* other(Kind kind);
   PyObject* list();

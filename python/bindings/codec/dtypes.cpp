@@ -125,11 +125,11 @@ Ref parsed_before(const std::string& text) {
 
 void remember(std::string text, PyObject* dtype) {
   constexpr std::size_t kMaxKept = 1024;
-  Parsed made{Ref::borrow(dtype), FieldNames(reinterpret_cast<PyArray_Descr*>(dtype))};
+  Parsed parsed_dtype{Ref::borrow(dtype), FieldNames(reinterpret_cast<PyArray_Descr*>(dtype))};
   std::unordered_map<std::string, Parsed> old;  // destroyed after the lock is released, like the old value in `made`
   const std::lock_guard guard(parsed_mutex);
   if (parsed().size() >= kMaxKept) old.swap(parsed());
-  std::swap(parsed()[std::move(text)], made);
+  std::swap(parsed()[std::move(text)], parsed_dtype);
 }
 
 std::string_view view_of(PyObject* text) {
@@ -204,8 +204,8 @@ Ref separate_dtype(PyObject* dtype) {
 
 Ref parse_dtype(std::string_view text) {
   std::string key(text);
-  Ref known = parsed_before(key);
-  if (known || PyErr_Occurred()) return known;
+  Ref cached = parsed_before(key);
+  if (cached || PyErr_Occurred()) return cached;
   Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
   Ref descr(argument ? call_python(package().parse_dtype, argument.get()) : nullptr);
   if (!descr) {
@@ -213,8 +213,8 @@ Ref parse_dtype(std::string_view text) {
     return Ref();
   }
   remember(key, descr.get());
-  known = parsed_before(key);
-  return known || PyErr_Occurred() ? std::move(known) : std::move(descr);
+  cached = parsed_before(key);
+  return cached || PyErr_Occurred() ? std::move(cached) : std::move(descr);
 }
 
 }  // namespace shmtree::python

@@ -119,8 +119,8 @@ bool Encoder::by_class(PyObject* value) {
   return info->encode(*this, value, *info);
 }
 
-bool Encoder::by_unchecked_class(PyObject* value, const ClassInfo* known) {
-  const ClassInfo* info = current_class_info(known);
+bool Encoder::by_unchecked_class(PyObject* value, const ClassInfo* cached) {
+  const ClassInfo* info = current_class_info(cached);
   if (!info) return false;
   if (info->shape != ClassShape::kOther) {
     const ByName how = how_by_name(*info, options_.for_channel);
@@ -189,8 +189,8 @@ bool Encoder::bytearray_node(PyObject* value) {
 }
 
 bool Encoder::try_name(PyObject* str) {
-  if (const std::uint32_t* known = session_.names().find(str)) {
-    out.add_known_name(*known);
+  if (const std::uint32_t* number = session_.names().find(str)) {
+    out.add_known_name(*number);
     return true;
   }
   return new_name(str);

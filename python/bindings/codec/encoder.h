@@ -121,7 +121,7 @@ class Encoder {
   bool tuple_node(PyObject* value);
   bool number_list(PyObject* value);
   bool by_class(PyObject* value);
-  bool by_unchecked_class(PyObject* value, const ClassInfo* known);
+  bool by_unchecked_class(PyObject* value, const ClassInfo* cached);
 
   EncodeSession& session_;
   const EncodeOptions& options_;

@@ -32,15 +32,15 @@ class GlobalCache {
   bool keep(std::string_view name, PyObject* object) {
     const std::size_t colon = name.find(':');
     if (colon == std::string_view::npos || name.find('.', colon) != std::string_view::npos) return true;
-    Entry made;
-    made.module_name = interned(name.substr(0, colon));
-    made.attribute = interned(name.substr(colon + 1));
+    Entry entry;
+    entry.module_name = interned(name.substr(0, colon));
+    entry.attribute = interned(name.substr(colon + 1));
     const Ref module =
-        made.module_name && made.attribute ? item_of(PyImport_GetModuleDict(), made.module_name.get()) : Ref();
-    if (module && in_module(module.get(), made).get() == object) {
-      made.name = name;
-      made.module = module.get();
-      entry_of(name) = std::move(made);
+        entry.module_name && entry.attribute ? item_of(PyImport_GetModuleDict(), entry.module_name.get()) : Ref();
+    if (module && in_module(module.get(), entry).get() == object) {
+      entry.name = name;
+      entry.module = module.get();
+      entry_of(name) = std::move(entry);
     }
     return clear_ordinary_exception();
   }
@@ -56,9 +56,9 @@ class GlobalCache {
     return PyModule_CheckExact(module) ? item_of(PyModule_GetDict(module), entry.attribute.get()) : Ref();
   }
   static Ref interned(std::string_view text) {
-    PyObject* made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
-    if (made) PyUnicode_InternInPlace(&made);
-    return Ref(made);
+    PyObject* text_object = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
+    if (text_object) PyUnicode_InternInPlace(&text_object);
+    return Ref(text_object);
   }
   Entry& entry_of(std::string_view name) { return entries_[std::hash<std::string_view>()(name) % kEntries]; }
 

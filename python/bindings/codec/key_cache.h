@@ -34,12 +34,12 @@ class KeyCache {
       Py_INCREF(slot);
       return slot;
     }
-    PyObject* made = decode(text);
-    if (made && PyUnicode_IS_ASCII(made)) {
-      Py_INCREF(made);
-      Py_XDECREF(std::exchange(slot, made));
+    PyObject* key = decode(text);
+    if (key && PyUnicode_IS_ASCII(key)) {
+      Py_INCREF(key);
+      Py_XDECREF(std::exchange(slot, key));
     }
-    return made;
+    return key;
   }
 
   // True if a str from get() may be reused for the bytes of text_of(), even if another str has its slot by now. Call

@@ -21,31 +21,31 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/objects/view_owner.h"
 #include "platform/group_file.h"
-#include "shared_list/reader.h"
+#include "shared_list/list_reader.h"
 
 namespace shmtree::python {
 namespace {
 
-using shared_list::Reader;
+using shared_list::ListReader;
 
 struct MappedList {
-  PyObject_HEAD std::shared_ptr<const Reader> reader;
+  PyObject_HEAD std::shared_ptr<const ListReader> reader;
 };
 
-const std::shared_ptr<const Reader>& reader_of(PyObject* self) noexcept {
+const std::shared_ptr<const ListReader>& reader_of(PyObject* self) noexcept {
   return reinterpret_cast<MappedList*>(self)->reader;
 }
 
 // Returns an owner of views of the frame. It keeps the whole list mapped.
-PyObject* new_frame_owner(std::shared_ptr<const Reader> reader, std::span<const std::byte> frame) {
+PyObject* new_frame_owner(std::shared_ptr<const ListReader> reader, std::span<const std::byte> frame) {
   auto* const data = const_cast<std::byte*>(frame.data());  // the owner is read-only
-  return new_view_owner(std::const_pointer_cast<Reader>(std::move(reader)), data, frame.size(), false);
+  return new_view_owner(std::const_pointer_cast<ListReader>(std::move(reader)), data, frame.size(), false);
 }
 
 struct FrameOwner final : ViewOwners {
-  const std::shared_ptr<const Reader>& reader;
+  const std::shared_ptr<const ListReader>& reader;
   std::span<const std::byte> frame;
-  FrameOwner(const std::shared_ptr<const Reader>& list, std::span<const std::byte> bytes)
+  FrameOwner(const std::shared_ptr<const ListReader>& list, std::span<const std::byte> bytes)
       : reader(list), frame(bytes) {}
   PyObject* make(std::uint32_t) override { return new_frame_owner(reader, frame); }
 };
@@ -58,10 +58,10 @@ PyObject* make_list(PyTypeObject* type, PyObject* args, PyObject* names) {
   if (!PyArg_ParseTupleAndKeywords(args, names, "isK:MappedList", const_cast<char**>(kNames), &fd, &what, &offset)) {
     return nullptr;
   }
-  auto reader = without_gil([&] { return Reader::map(fd, what, offset); });
+  auto reader = without_gil([&] { return ListReader::map(fd, what, offset); });
   if (!reader) return raise_from_frame(reader.error());
   PyObject* const self = type->tp_alloc(type, 0);
-  if (self) new (&reinterpret_cast<MappedList*>(self)->reader) std::shared_ptr<const Reader>(std::move(*reader));
+  if (self) new (&reinterpret_cast<MappedList*>(self)->reader) std::shared_ptr<const ListReader>(std::move(*reader));
   return self;
 }
 

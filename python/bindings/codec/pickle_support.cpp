@@ -208,32 +208,32 @@ ProgramReducers& known_reducers() noexcept {
 
 // Returns false with a Python error set.
 bool find_program_reducers() {
-  ProgramReducers& known = known_reducers();
+  ProgramReducers& reducers = known_reducers();
   const std::uint64_t version = version_of_reducers();
   Ref for_all(PyDict_New());
   if (!for_all || !add_of_program(standard_reducers, for_all.get())) return false;
   Ref for_channel(PyDict_Copy(for_all.get()));
   if (!for_channel || !add_of_program(channel_reducers, for_channel.get())) return false;
   const bool any = PyDict_GET_SIZE(for_channel.get()) != 0;
-  const std::lock_guard guard(known.mutex);
-  std::swap(known.for_all, for_all);  // the old ones are dropped after the mutex is released
-  std::swap(known.for_channel, for_channel);
-  known.any.store(any, std::memory_order_relaxed);
-  known.version.store(version, std::memory_order_relaxed);
+  const std::lock_guard guard(reducers.mutex);
+  std::swap(reducers.for_all, for_all);  // the old ones are dropped after the mutex is released
+  std::swap(reducers.for_channel, for_channel);
+  reducers.any.store(any, std::memory_order_relaxed);
+  reducers.version.store(version, std::memory_order_relaxed);
   return true;
 }
 
 }  // namespace
 
 Ref program_reducers(const EncodeOptions& options) {
-  ProgramReducers& known = known_reducers();
-  if (known.version.load(std::memory_order_relaxed) != version_of_reducers()) [[unlikely]] {
+  ProgramReducers& reducers = known_reducers();
+  if (reducers.version.load(std::memory_order_relaxed) != version_of_reducers()) [[unlikely]] {
     if (!find_program_reducers()) return PyErr_Clear(), Ref();
   }
-  if (!known.any.load(std::memory_order_relaxed)) [[likely]]
+  if (!reducers.any.load(std::memory_order_relaxed)) [[likely]]
     return Ref();
-  const std::lock_guard guard(known.mutex);
-  return Ref::borrow((options.for_channel && !options.portable ? known.for_channel : known.for_all).get());
+  const std::lock_guard guard(reducers.mutex);
+  return Ref::borrow((options.for_channel && !options.portable ? reducers.for_channel : reducers.for_all).get());
 }
 
 int has_reducer(PyTypeObject* type, bool for_channel) {

@@ -192,14 +192,14 @@ PyObject* decode_by_rule(Decoder& decoder) {
     decoder.note_incompatible(position);
     return nullptr;
   }
-  PyObject* made =
+  PyObject* object =
       decoder.corrupt_unless(without_unwinding([&] {
                                return PyObject_Vectorcall(functions.build, arguments + 1,
                                                           (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
                              }),
                              "the parts of a node contradict each other");
-  if (!made) decoder.note_incompatible(position);
-  return made;
+  if (!object) decoder.note_incompatible(position);
+  return object;
 }
 
 }  // namespace

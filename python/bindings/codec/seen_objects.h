@@ -28,7 +28,7 @@ class SeenObjects {
     const auto hash_of = [this](std::uint32_t number) { return hash(seen_[number - 1].object); };
     if (!numbers_.make_space(hash_of)) throw std::bad_alloc();
     std::uint32_t& number =
-        numbers_.slot(hash(object), [&](std::uint32_t known) { return seen_[known - 1].object == object; });
+        numbers_.slot(hash(object), [&](std::uint32_t seen) { return seen_[seen - 1].object == object; });
     if (number != 0) return {number - 1, false};
     seen_.push_back({object, position, true});
     numbers_.insert(number, static_cast<std::uint32_t>(seen_.size()));

@@ -96,14 +96,14 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
   Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));
   Ref strides = is_strided ? tuple_of(std::span<const std::int64_t>(info.strides, info.ndim)) : Ref::borrow(Py_None);
   if (!memory || !shape || !strides) return nullptr;
-  PyObject* made = decoder.corrupt_unless(
+  PyObject* tensor = decoder.corrupt_unless(
       PyObject_CallFunction(package().tensor_build, "OiiOOLO", memory.get(), static_cast<int>(info.dtype),
                             static_cast<int>(flags), shape.get(), strides.get(),
                             static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low),
                             decoder.allow_pickle() ? Py_True : Py_False),
       "the parts of a tensor contradict each other");
-  if (!made) decoder.note_incompatible(decoder.in.position());  // torch lacks the dtype
-  return made;
+  if (!tensor) decoder.note_incompatible(decoder.in.position());  // torch lacks the dtype
+  return tensor;
 }
 
 namespace {

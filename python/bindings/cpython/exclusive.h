@@ -63,30 +63,30 @@ inline constexpr std::size_t kMaxKeptWarm = 8;  // for nested calls, and for thr
 #endif
 
 // A stack of reusable objects. The object that was used last is taken first, because it is in the cache.
-template <class Thing>
+template <class Object>
 class Pool {
  public:
-  Thing* take() {
+  Object* take() {
     {
       const std::lock_guard guard(mutex_);
-      if (count_ != 0) return things_[--count_];
+      if (count_ != 0) return objects_[--count_];
     }
-    return new Thing();
+    return new Object();
   }
-  void give_back(Thing* thing) {
+  void give_back(Object* object) {
     {
       const std::lock_guard guard(mutex_);
       if (count_ < kMaxKeptWarm) {
-        things_[count_++] = thing;
+        objects_[count_++] = object;
         return;
       }
     }
-    delete thing;
+    delete object;
   }
 
  private:
   Mutex mutex_;
-  Thing* things_[kMaxKeptWarm] = {};
+  Object* objects_[kMaxKeptWarm] = {};
   std::size_t count_ = 0;
 };
 

@@ -24,7 +24,7 @@ T& value_of(PyObject* object) {
 // the Python error that it threw.
 template <class T, auto function, class... Arguments>
 PyObject* call_fast(PyObject* object, Arguments... arguments) {
-  return released([&] { return function(value_of<T>(object), arguments...); });
+  return new_reference_from([&] { return function(value_of<T>(object), arguments...); });
 }
 
 // Adds a method with the vectorcall convention to `cls`, the class of `T`. `function` takes the T and the arguments.
@@ -33,20 +33,20 @@ void add_fast_method(pybind11::handle cls, const char* name) {
   using Arguments = PyObject* const*;
   auto* const method = new PyMethodDef{name, as_method<&call_fast<T, function, Arguments, Py_ssize_t>>(), METH_FASTCALL,
                                        nullptr};  // never freed, like the method
-  auto made = pybind11::reinterpret_steal<pybind11::object>(
+  auto descriptor = pybind11::reinterpret_steal<pybind11::object>(
       PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(cls.ptr()), method));
-  if (!made) throw pybind11::error_already_set();
-  pybind11::setattr(cls, name, made);
+  if (!descriptor) throw pybind11::error_already_set();
+  pybind11::setattr(cls, name, descriptor);
 }
 
 // Adds a read-only property.
 template <class T, auto function>
 void add_fast_property(pybind11::handle cls, const char* name) {
   auto* const property = new PyGetSetDef{name, guarded<&call_fast<T, function, void*>>, nullptr, nullptr, nullptr};
-  auto made = pybind11::reinterpret_steal<pybind11::object>(
+  auto descriptor = pybind11::reinterpret_steal<pybind11::object>(
       PyDescr_NewGetSet(reinterpret_cast<PyTypeObject*>(cls.ptr()), property));
-  if (!made) throw pybind11::error_already_set();
-  pybind11::setattr(cls, name, made);
+  if (!descriptor) throw pybind11::error_already_set();
+  pybind11::setattr(cls, name, descriptor);
 }
 
 }  // namespace shmtree::python

@@ -7,8 +7,10 @@ namespace shmtree::python {
 
 namespace {
 
+// The repr of a NumPy number would show its type.
 bool refuse(PyObject* value, const char* name, const char* rule) {
-  PyErr_Format(PyExc_ValueError, "%s is %R; it must %s", name, value, rule);
+  const char* const format = PyUnicode_Check(value) ? "%s is %R; it must %s" : "%s is %S; it must %s";
+  PyErr_Format(PyExc_ValueError, format, name, value, rule);
   return false;
 }
 
@@ -31,7 +33,7 @@ bool parse_whole(PyObject* value, const char* name, std::int64_t* out) {
   }
   int overflow = 0;
   *out = PyLong_AsLongLongAndOverflow(number.get(), &overflow);
-  if (overflow > 0) PyErr_Format(PyExc_OverflowError, "%s is %R; it must be below 2**63", name, value);
+  if (overflow > 0) PyErr_Format(PyExc_OverflowError, "%s is %S; it must be below 2**63", name, number.get());
   if (overflow < 0) *out = std::numeric_limits<std::int64_t>::min();
   return overflow <= 0;
 }

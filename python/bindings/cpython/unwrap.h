@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <initializer_list>
 #include <utility>
 
 #include "bindings/cpython/errors.h"
@@ -25,9 +26,10 @@ inline pybind11::object own(PyObject* object) {
   return pybind11::reinterpret_steal<pybind11::object>(object);
 }
 
-// Calls make(), which returns an object of pybind11. Returns a new reference, or null with the Python error that it threw.
+// Calls make(), which returns an object of pybind11. Returns a new reference, or null with the Python error that it
+// threw.
 template <class Make>
-PyObject* released(Make make) {
+PyObject* new_reference_from(Make make) {
   try {
     return make().release().ptr();
   } catch (pybind11::error_already_set& error) {
@@ -36,6 +38,18 @@ PyObject* released(Make make) {
     error.set_error();
   }
   return nullptr;
+}
+
+// Throws the Python error that is set, unless `succeeded`.
+inline void check(bool succeeded) {
+  if (!succeeded) throw pybind11::error_already_set();
+}
+
+// Returns the value at the index that one_of() has returned. Throws the Python error that is set if that is -1.
+template <class Value>
+Value chosen(int index, std::initializer_list<Value> values) {
+  check(index >= 0);
+  return values.begin()[index];
 }
 
 // Gives a public class the metaclass `type`. pybind11's own metaclass is only needed for static properties.

@@ -19,7 +19,7 @@
 #include "broadcast/publisher.h"
 #include "channel/wake_hub.h"
 #include "endpoint/plain_messages.h"
-#include "endpoint/published.h"
+#include "endpoint/publish.h"
 #include "platform/clock.h"
 
 namespace shmtree::python {
@@ -37,7 +37,6 @@ namespace {
 struct BroadcastEnd : RingEnd<BroadcastEnd, Publisher> {
   static constexpr const char* kName = "Broadcast";
   static constexpr const char* kRefuser = "this Broadcast";
-  static std::shared_ptr<Arena> arena_of(const Publisher& publisher) { return publisher.ring()->arena(); }
 
   StalledWait stalled_wait;
 
@@ -106,8 +105,7 @@ PyObject* put_object(BroadcastEnd* self, Publisher& publisher, PyObject* object,
 }
 
 PyObject* BroadcastEnd::put(PyObject* self, PyObject* object, Deadline deadline, bool move) {
-  return with_open(self,
-                   [&](Publisher& publisher) { return put_object(of(self), publisher, object, deadline, move); });
+  return with_open(self, [&](Publisher& publisher) { return put_object(of(self), publisher, object, deadline, move); });
 }
 
 PyObject* BroadcastEnd::put_many(PyObject* self, PyObject* iterable, Deadline deadline) {
@@ -134,7 +132,7 @@ PyObject* attach_broadcast(PyObject* self, PyObject* args) {
   PyObject *ring = nullptr, *name = nullptr;
   int allow_pickle = 0;
   if (!PyArg_ParseTuple(args, "OpO", &ring, &allow_pickle, &name)) return nullptr;
-  return released([&]() -> py::object {
+  return new_reference_from([&]() -> py::object {
     auto core = py::handle(ring).cast<std::shared_ptr<Ring>>();
     const bool allowed = allow_pickle != 0 && core->allows_pickle();
     BroadcastEnd::of(self)->attach(std::make_shared<Publisher>(std::move(core)), allowed, name);
@@ -182,28 +180,11 @@ PyObject* broadcast_stats(PyObject* self, PyObject*) {
   return BroadcastEnd::with_open(self, [&](Publisher& publisher) {
     Ring& ring = *publisher.ring();
     notice_deaths(*ring.arena(), 0);
-    return released([&] {
+    return new_reference_from([&] {
       return py::dict("put"_a = ring.tail(), "capacity"_a = ring.capacity(), "history"_a = ring.history(),
                       "kept"_a = ring.tail() - ring.oldest(), "subscribers"_a = ring.readers(),
                       "publishers"_a = ring.publishers(), "pickled"_a = as_end(self)->pickled.load());
     });
-  });
-}
-
-PyObject* broadcast_has_space(PyObject* self, PyObject*) {
-  return BroadcastEnd::with_open(
-      self, [](Publisher& publisher) { return PyBool_FromLong(publisher.ring()->has_space()); });
-}
-
-PyObject* first_unread(PyObject* self, PyObject*) {
-  return BroadcastEnd::with_open(
-      self, [](Publisher& publisher) { return PyLong_FromUnsignedLongLong(publisher.ring()->first_unread()); });
-}
-
-PyObject* name_of_space(PyObject* self, PyObject*) {
-  return BroadcastEnd::with_open(self, [](Publisher& publisher) {
-    const platform::WakeText name = publisher.ring()->space_name();
-    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
   });
 }
 
@@ -230,27 +211,19 @@ PyObject* is_ready_for_put(PyObject* self, PyObject* given) {
 
 PyObject* get_ring(PyObject* self, void*) {
   return BroadcastEnd::with_open(
-      self, [](Publisher& publisher) { return released([&] { return py::cast(publisher.ring()); }); });
+      self, [](Publisher& publisher) { return new_reference_from([&] { return py::cast(publisher.ring()); }); });
 }
 
-PyObject* get_capacity(PyObject* self, void*) {
-  return BroadcastEnd::with_open(
-      self, [](Publisher& publisher) { return PyLong_FromUnsignedLongLong(publisher.ring()->capacity()); });
-}
-
-PyObject* get_pending(PyObject* self, void*) {
-  return BroadcastEnd::with_open(
-      self, [](Publisher& publisher) { return PyLong_FromUnsignedLongLong(publisher.pending()); });
-}
+constexpr bool (Ring::*kHasSpace)() noexcept = &Ring::has_space;
 
 const PyMethodDef kBroadcastMethods[] = {
     {"wait_for_subscribers", as_method<wait_for_subscribers>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"has_space", as_method<broadcast_has_space>(), METH_NOARGS, nullptr},
+    {"has_space", reading_method<BroadcastEnd, kHasSpace>(), METH_NOARGS, nullptr},
     {"_attach", as_method<attach_broadcast>(), METH_VARARGS, nullptr},
     {"_subscribe", as_method<subscribe>(), METH_VARARGS, nullptr},
     {"_stats", as_method<broadcast_stats>(), METH_NOARGS, nullptr},
-    {"_first_unread", as_method<first_unread>(), METH_NOARGS, nullptr},
-    {"_name_to_put", as_method<name_of_space>(), METH_NOARGS, nullptr},
+    {"_first_unread", reading_method<BroadcastEnd, &Ring::first_unread>(), METH_NOARGS, nullptr},
+    {"_name_to_put", reading_method<BroadcastEnd, &Ring::space_name>(), METH_NOARGS, nullptr},
     {"_await_to_put", as_method<await_space>(), METH_VARARGS, nullptr},
     {"_ready_to_put", as_method<is_ready_for_put>(), METH_O, nullptr},
 };
@@ -258,8 +231,8 @@ const PyMethodDef kBroadcastMethods[] = {
 const PyGetSetDef kBroadcastAttributes[] = {
     {"_name", guarded<name_of_end<BroadcastEnd>>, nullptr, nullptr, nullptr},
     {"_shared", guarded<get_ring>, nullptr, nullptr, nullptr},
-    {"capacity", guarded<get_capacity>, nullptr, nullptr, nullptr},
-    {"pending_acks", guarded<get_pending>, nullptr, nullptr, nullptr},
+    {"capacity", reading_attribute<BroadcastEnd, &Ring::capacity>(), nullptr, nullptr, nullptr},
+    {"pending_acks", reading_attribute<BroadcastEnd, &Publisher::pending>(), nullptr, nullptr, nullptr},
 };
 
 }  // namespace
@@ -291,8 +264,7 @@ void bind_ring(py::module_& module) {
             unwrap(ring.check_options({capacity, history, max_bytes, allow_pickle, waits}));
           },
           "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
-      .def("progress", &progress_of)
-      .def("check", &Ring::check);
+      .def("progress", &progress_of);
 }
 
 bool init_broadcast(PyObject* module) {

@@ -6,6 +6,7 @@
 #include "bindings/bind.h"
 #include "bindings/codec/portable.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/options.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/endpoint.h"
@@ -27,21 +28,6 @@ using memory::Arena;
 
 namespace {
 
-channel::Ending ending_of(const std::string& word) {
-  if (word == "raise") return channel::Ending::kRaise;
-  if (word == "wait") return channel::Ending::kWait;
-  if (word == "each") return channel::Ending::kEach;
-  if (word == "never") return channel::Ending::kNever;
-  if (word == "queue_raise") return channel::Ending::kQueueRaise;
-  throw py::value_error("on_peer_death is '" + word + "'; it must be 'raise', 'wait' or 'each'");
-}
-
-// Converts False, True or "both".
-channel::KeepOpen keep_open_of(const py::object& keep_open) {
-  if (py::isinstance<py::str>(keep_open)) return channel::KeepOpen::kBoth;
-  return py::bool_(keep_open) ? channel::KeepOpen::kReceivers : channel::KeepOpen::kNo;
-}
-
 std::optional<double> seconds_of_timeout(py::handle timeout, const char* what) {
   std::optional<std::chrono::nanoseconds> time;
   if (!parse_timeout(timeout.ptr(), &time, what)) throw py::error_already_set();
@@ -49,37 +35,52 @@ std::optional<double> seconds_of_timeout(py::handle timeout, const char* what) {
   return std::chrono::duration<double>(*time).count();
 }
 
-channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
-                                    std::uint64_t max_unacked, std::uint64_t max_attempts, const py::object& keep_open,
-                                    bool drop_oldest, bool portable, bool is_pipe, bool takes_requests,
-                                    bool allow_pickle) {
-  channel::ChannelOptions options;
-  options.capacity = capacity;
-  options.max_bytes = max_bytes;
-  options.allow_pickle = allow_pickle;
-  options.max_unacked = max_unacked;
-  options.max_attempts = max_attempts;
-  options.ending = ending_of(ending);
-  options.keep_open = keep_open_of(keep_open);
-  options.drop_oldest = drop_oldest;
-  options.portable = portable;
-  options.is_pipe = is_pipe;
-  options.takes_requests = takes_requests;
-  return options;
+// Returns a function for Python that parses `value` with `parse`. `what` is the name in errors.
+template <class Number>
+auto parsed_by(bool (*parse)(PyObject*, const char*, Number*)) {
+  return [parse](const char* what, py::handle value) {
+    Number number{};
+    check(parse(value.ptr(), what, &number));
+    return number;
+  };
 }
 
-std::shared_ptr<Channel> create_channel(const std::shared_ptr<Arena>& arena, const channel::ChannelOptions& options) {
-  return unwrap(without_gil([&] { return Channel::create(arena, options); }));
-}
-
-// If `arena` is null, the channel gets an arena of its own.
-py::tuple create_named(const std::string& name, int kind, std::shared_ptr<Arena> arena,
-                       const channel::ChannelOptions& options, bool exist_ok) {
-  auto made = without_gil([&] {
-    return endpoint::make_channel(name, static_cast<discovery::NamedKind>(kind), std::move(arena), options, exist_ok);
-  });
-  endpoint::KnownChannel known = unwrap(std::move(made));
-  return py::make_tuple(std::move(known.channel), std::move(known.name));
+// Makes the channel of a "pair", "queue", "pipe" or "service". If `arena` is null, a named channel gets an arena of its
+// own.
+py::tuple make_channel(const std::string& kind, py::handle capacity, py::handle max_bytes,
+                       std::optional<std::string> name, std::shared_ptr<Arena> arena, py::handle allow_pickle,
+                       py::handle on_peer_death, py::handle portable, py::handle exist_ok, py::handle max_unacked,
+                       py::handle max_attempts, py::handle on_full, py::handle keep_open) {
+  using channel::Ending, channel::KeepOpen;
+  endpoint::ChannelRequest request{.name = std::move(name), .arena = std::move(arena)};
+  channel::ChannelOptions& options = request.options;
+  if (kind == "queue") {
+    request.kind = discovery::NamedKind::kQueue;
+    std::int64_t maxsize = 0;
+    check(parse_whole(capacity.ptr(), "maxsize", &maxsize));
+    options.capacity = maxsize < 0 ? 0 : static_cast<std::uint64_t>(maxsize);
+    options.ending =
+        chosen(one_of(on_peer_death.ptr(), "on_peer_death", {"wait", "raise"}), {Ending::kWait, Ending::kRaise});
+  } else {
+    check(parse_limit(capacity.ptr(), "capacity", &options.capacity));
+    options.ending = chosen(one_of(on_peer_death.ptr(), "on_peer_death", {"raise", "wait", "each"}),
+                            {Ending::kRaise, Ending::kWait, Ending::kEach});
+  }
+  check(parse_limit(max_bytes.ptr(), "max_bytes", &options.max_bytes));
+  check(parse_limit(max_unacked.ptr(), "max_unacked", &options.max_unacked));
+  check(parse_limit(max_attempts.ptr(), "max_attempts", &options.max_attempts));
+  options.drop_oldest = chosen(one_of(on_full.ptr(), "on_full", {"block", "drop_oldest"}), {false, true});
+  options.keep_open = chosen(one_of_keep_open(keep_open.ptr()), {KeepOpen::kNo, KeepOpen::kReceivers, KeepOpen::kBoth});
+  options.is_pipe = kind == "pipe";
+  options.takes_requests = kind == "service";
+  if (options.takes_requests && options.keep_open == KeepOpen::kNo) {
+    throw py::value_error("keep_open is False; it must be True or 'both': servers always wait for new clients");
+  }
+  check(parse_flag(portable.ptr(), &options.portable));
+  check(parse_flag(exist_ok.ptr(), &request.exist_ok));
+  if (!allow_pickle.is_none()) check(parse_flag(allow_pickle.ptr(), &request.allow_pickle.emplace()));
+  endpoint::KnownChannel made = unwrap(without_gil([&] { return endpoint::make_channel(request); }));
+  return py::make_tuple(std::move(made.channel), std::move(made.name));
 }
 
 std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
@@ -104,19 +105,12 @@ py::dict channel_stats(Channel& channel) {
 }  // namespace
 
 void bind_channel(py::module_& module) {
-  py::class_<channel::ChannelOptions>(module, "ChannelOptions", plain_class())
-      .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unacked"_a, "max_attempts"_a,
-           "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, "takes_requests"_a = false,
-           py::kw_only(), "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", plain_class())
-      .def_static("create", &create_channel, "arena"_a, "options"_a)
-      .def_static("create_named", &create_named, "name"_a, "kind"_a, "arena"_a, "options"_a, "exist_ok"_a)
       .def_static("open", &open, "arena"_a, "block"_a)
       .def_property_readonly("arena", &Channel::arena)
       .def_property_readonly("block", [](const Channel& channel) { return memory::pack(channel.block()); })
       .def_property_readonly("capacity", &Channel::capacity)
       .def_property_readonly("allows_pickle", &Channel::allows_pickle)
-      .def_property_readonly("is_portable", &Channel::is_portable)
       .def_property_readonly("dropped", &Channel::dropped)
       .def("count_puts", &Channel::count_puts)
       .def_property_readonly("counted", &Channel::counted)
@@ -165,6 +159,10 @@ void bind_channel(py::module_& module) {
             channel.membership().give_to(child, end_of(receiving));
           },
           "identity"_a, "receiving"_a);
+  module.def("make_channel", &make_channel, "kind"_a, "capacity"_a = py::none(), "max_bytes"_a = py::none(),
+             "name"_a = py::none(), "arena"_a = py::none(), "allow_pickle"_a = py::none(), "on_peer_death"_a = "raise",
+             "portable"_a = false, "exist_ok"_a = false, "max_unacked"_a = py::none(), "max_attempts"_a = py::none(),
+             "on_full"_a = "block", "keep_open"_a = false);
   module.def("set_unused_after", &set_unused_after, "seconds"_a);
   module.def(
       "note_exit_code", [](std::uint32_t code) { memory::note_exit(static_cast<memory::Failure>(code)); }, "code"_a);
@@ -181,6 +179,9 @@ void bind_channel(py::module_& module) {
   });
   module.def("note_process_name", &note_process_name);
   module.def("parse_timeout", &seconds_of_timeout, "timeout"_a, "what"_a = "timeout");
+  module.def("parse_whole", parsed_by(&parse_whole), "what"_a, "value"_a);
+  module.def("parse_natural", parsed_by(&parse_natural), "what"_a, "value"_a);
+  module.def("parse_limit", parsed_by(&parse_limit), "what"_a, "value"_a);
   module.def(
       "set_idle_callback", [](py::handle callback) { set_idle_callback(callback.ptr()); }, "callback"_a);
   module.def(

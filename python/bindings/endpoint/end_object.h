@@ -1,5 +1,5 @@
 // The common part of the Python objects of all ends: senders, receivers and queues (endpoint.h), and Broadcasts,
-// subscribers and Latests (ring_end.h). A method that every end has belongs into end_object.cpp.
+// subscribers and Latests (ring_end.h). Methods that every end has belong in end_object.cpp.
 //
 // All calls need the GIL. Threads may close an end, or take its deferred exception, while other threads are in calls of
 // it.
@@ -24,7 +24,7 @@ struct EndObject;
 struct EndKind {
   bool (*closed)(const EndObject* self) noexcept;
   void (*close)(EndObject* self) noexcept;
-  // Closes an end that puts, and reports a failure of this process. Null for other ends.
+  // Closes the end, and reports a failure of this process. Called only for ends that put or publish.
   void (*fail)(EndObject* self, memory::Failure failure) noexcept;
   // Returns null with ChannelClosed set if the end is closed.
   std::shared_ptr<memory::Arena> (*arena)(EndObject* self);
@@ -32,7 +32,7 @@ struct EndKind {
   PyObject* (*new_array)(EndObject* self, const ArrayRequest& request);
   // Sets ChannelClosed for an end that is closed, or another error for one that was never attached.
   void (*set_closed)(const EndObject* self) noexcept;
-  // Returns the text that errors use for what refuses pickles.
+  // Returns the end of the text "... because of the allow_pickle=False of ..." of errors.
   const char* (*refuser)(const EndObject* self) noexcept;
   // Destroys the C++ members that follow EndObject.
   void (*destroy)(EndObject* self) noexcept;
@@ -54,7 +54,7 @@ struct EndType {
   const char* name;
   std::size_t size_bytes;
   newfunc make;
-  std::initializer_list<std::span<const PyMethodDef>> methods;   // besides those that all ends have
+  std::initializer_list<std::span<const PyMethodDef>> methods;  // besides those that all ends have
   std::initializer_list<std::span<const PyGetSetDef>> attributes;
   iternextfunc next = nullptr;  // for ends that are iterators
 };

@@ -131,8 +131,8 @@ void set_closed(const EndObject* self) noexcept {
   set_closed_here(static_cast<const Endpoint*>(self));
 }
 
-constexpr EndKind kChannelEnds{is_closed, close_both, fail_sender,        arena_of, new_array_of_sender,
-                               set_closed, refuser_of_pickles, destroy};
+constexpr EndKind kChannelEnds{is_closed,           close_both, fail_sender,        arena_of,
+                               new_array_of_sender, set_closed, refuser_of_pickles, destroy};
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "bindings/cpython/python_api.h"
 #include "bindings/endpoint/end_object.h"
@@ -119,13 +120,23 @@ PyObject* close_wake_descriptor(PyObject* self, channel::End which);
 // true if the end is ready already.
 PyObject* wake_name(PyObject* self, channel::End which);
 PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);
+// Wraps such a function as a method for one end.
+template <auto function, channel::End which>
+PyObject* method_of_end(PyObject* self, PyObject* argument) {
+  if constexpr (std::is_invocable_v<decltype(function), PyObject*, channel::End>) {
+    return function(self, which);
+  } else {
+    return function(self, which, argument);
+  }
+}
 
 class EndHooks;
 // Returns the result of a put: the ticket for a sender, None for a queue. Returns null with a Python error set.
 PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
 
-// Tables of methods: of all ends of channels, of senders and queues (sender.cpp), of receivers and queues
-// (receiver.cpp). Those of put_methods.h and get_methods.h are apart.
+// Tables of methods. endpoint_methods(): all ends of channels. putting_methods() of put_methods.h, and
+// sending_methods(): senders and queues (sender.cpp). getting_methods() of get_methods.h, and receiving_methods():
+// receivers and queues (receiver.cpp).
 std::span<const PyMethodDef> endpoint_methods();
 std::span<const PyGetSetDef> endpoint_attributes();
 std::span<const PyMethodDef> putting_methods();

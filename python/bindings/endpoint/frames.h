@@ -8,7 +8,8 @@
 
 namespace shmtree::python {
 
-// True if an end with these terms may put the Frame. Returns false with a Python error set: ValueError or PickleRefused.
+// True if an end with these terms may put the Frame. Returns false with a Python error set: ValueError or
+// PickleRefused.
 bool may_go(EndObject* self, PyObject* frame, const endpoint::Terms& terms);
 // Does the same for an end of a channel, within a Call.
 bool may_go(Endpoint* self, PyObject* frame);

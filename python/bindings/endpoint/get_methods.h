@@ -1,7 +1,7 @@
 // Methods of several kinds of ends that receive, and the parsing of their arguments. An `End` has the static functions
 //   get(self, deadline, copy)            returns the next object
 //   get_many(self, most, deadline, copy) returns a list of 1 to `most` objects
-// which return null with a Python error set.
+// On failure, they return null with a Python error set.
 #pragma once
 
 #include <span>

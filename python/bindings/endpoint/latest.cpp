@@ -16,12 +16,13 @@
 #include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/plain_messages.h"
-#include "endpoint/published.h"
+#include "endpoint/publish.h"
 
 namespace shmtree::python {
 
 namespace py = pybind11;
 using namespace py::literals;
+using broadcast::Ring;
 using latest::Held;
 using latest::Store;
 using memory::Arena;
@@ -32,7 +33,6 @@ namespace {
 struct LatestEnd : RingEnd<LatestEnd, Store> {
   static constexpr const char* kName = "Latest";
   static constexpr const char* kRefuser = "this Latest";
-  static std::shared_ptr<Arena> arena_of(const Store& store) { return store.arena(); }
 };
 
 PyObject* publish_object(LatestEnd* self, Store& store, PyObject* object, Deadline deadline, bool move) {
@@ -57,9 +57,8 @@ PyObject* publish(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObj
   const int move = truth_of(given[2], 0);
   Deadline deadline;
   if (move < 0 || !parse_deadline(nullptr, given[1], &deadline)) return nullptr;
-  return LatestEnd::with_open(self, [&](Store& store) {
-    return publish_object(LatestEnd::of(self), store, given[0], deadline, move == 1);
-  });
+  return LatestEnd::with_open(
+      self, [&](Store& store) { return publish_object(LatestEnd::of(self), store, given[0], deadline, move == 1); });
 }
 
 // Returns (version, value).
@@ -107,8 +106,9 @@ PyObject* get_version(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
   });
 }
 
-// Returns (version, frame) of the next version after `given` if it is still there, else of the newest one. Waits for a
-// millisecond: before the first version, a process counts as a publisher unless it waits for a version.
+// Returns (version, frame) of the next version after `given` if it is still there, else of the newest one. Waits for 1
+// ms although the caller polls: before the first version, a process that never waits counts as a publisher, so that the
+// stream would not end.
 PyObject* frame_after(PyObject* self, PyObject* given) {
   const unsigned long long known = PyLong_AsUnsignedLongLong(given);
   if (PyErr_Occurred()) return nullptr;
@@ -126,18 +126,11 @@ PyObject* frame_after(PyObject* self, PyObject* given) {
 PyObject* latest_stats(PyObject* self, PyObject*) {
   return LatestEnd::with_open(self, [&](Store& store) {
     const Store::Kept kept = store.kept();
-    return released([&] {
+    return new_reference_from([&] {
       return py::dict("version"_a = store.version(), "history"_a = store.history(), "versions"_a = kept.versions,
                       "bytes"_a = kept.bytes, "publishers"_a = store.publishers(),
                       "pickled"_a = as_end(self)->pickled.load());
     });
-  });
-}
-
-PyObject* name_of_versions(PyObject* self, PyObject*) {
-  return LatestEnd::with_open(self, [](Store& store) {
-    const platform::WakeText name = store.ring()->name();
-    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
   });
 }
 
@@ -164,7 +157,7 @@ PyObject* attach_latest(PyObject* self, PyObject* args) {
   PyObject *given = nullptr, *name = nullptr;
   int allow_pickle = 0;
   if (!PyArg_ParseTuple(args, "OpO", &given, &allow_pickle, &name)) return nullptr;
-  return released([&]() -> py::object {
+  return new_reference_from([&]() -> py::object {
     auto store = py::handle(given).cast<std::shared_ptr<Store>>();
     const bool allowed = allow_pickle != 0 && store->allows_pickle();
     LatestEnd::of(self)->attach(std::move(store), allowed, name);
@@ -174,15 +167,7 @@ PyObject* attach_latest(PyObject* self, PyObject* args) {
 
 PyObject* get_store(PyObject* self, void*) {
   const auto store = LatestEnd::of(self)->open();
-  return store ? released([&] { return py::cast(store); }) : nullptr;
-}
-
-PyObject* get_newest(PyObject* self, void*) {
-  return LatestEnd::with_open(self, [](Store& store) { return PyLong_FromUnsignedLongLong(store.version()); });
-}
-
-PyObject* get_history(PyObject* self, void*) {
-  return LatestEnd::with_open(self, [](Store& store) { return PyLong_FromUnsignedLongLong(store.history()); });
+  return store ? new_reference_from([&] { return py::cast(store); }) : nullptr;
 }
 
 const PyMethodDef kLatestMethods[] = {
@@ -191,7 +176,7 @@ const PyMethodDef kLatestMethods[] = {
     {"_attach", as_method<attach_latest>(), METH_VARARGS, nullptr},
     {"_get_frame", as_method<frame_after>(), METH_O, nullptr},
     {"_stats", as_method<latest_stats>(), METH_NOARGS, nullptr},
-    {"_name_to_get", as_method<name_of_versions>(), METH_NOARGS, nullptr},
+    {"_name_to_get", reading_method<LatestEnd, &Ring::name>(), METH_NOARGS, nullptr},
     {"_await_newer", as_method<await_newer>(), METH_VARARGS, nullptr},
     {"_is_newer", as_method<is_newer>(), METH_O, nullptr},
 };
@@ -199,8 +184,8 @@ const PyMethodDef kLatestMethods[] = {
 const PyGetSetDef kLatestAttributes[] = {
     {"_name", guarded<name_of_end<LatestEnd>>, nullptr, nullptr, nullptr},
     {"_shared", guarded<get_store>, nullptr, nullptr, nullptr},
-    {"version", guarded<get_newest>, nullptr, nullptr, nullptr},
-    {"history", guarded<get_history>, nullptr, nullptr, nullptr},
+    {"version", reading_attribute<LatestEnd, &Store::version>(), nullptr, nullptr, nullptr},
+    {"history", reading_attribute<LatestEnd, &Store::history>(), nullptr, nullptr, nullptr},
 };
 
 }  // namespace
@@ -229,8 +214,7 @@ void bind_latest_store(py::module_& module) {
             unwrap(store.check_options({history, allow_pickle}));
           },
           "history"_a, "allow_pickle"_a)
-      .def("progress", [](const Store& store) { return progress_of(*store.ring()); })
-      .def("check", [](const Store& store) { return store.ring()->check(); });
+      .def("progress", [](const Store& store) { return progress_of(*store.ring()); });
 }
 
 bool init_latest(PyObject* module) {

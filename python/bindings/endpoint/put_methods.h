@@ -2,9 +2,11 @@
 //   put(self, object, deadline, move)        puts an object; returns the result of the method
 //   put_many(self, iterable, deadline)       puts the items; returns their number, an int
 // and for AckMethods
-//   wait_for_acks(self, ticket, deadline)    waits until readers have read the message of this ticket and all earlier
-//                                            ones, or without a ticket all that were put; returns None
-// which return null with a Python error set.
+//   wait_for_acks(self, ticket, deadline)    waits for the message of a ticket: a sender until it is acked, a Broadcast
+//                                            until every blocking subscriber has passed it. Without a ticket, a sender
+//                                            waits for all messages of this process, a Broadcast for all of the object.
+//                                            Returns None
+// On failure, they return null with a Python error set.
 #pragma once
 
 #include <cstdint>

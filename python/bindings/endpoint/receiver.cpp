@@ -189,32 +189,12 @@ PyObject* is_ready(PyObject* object, PyObject*) {
   return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLongPollIntervalNs) && channel.ready()));
 }
 
-PyObject* note_wait_to_get(PyObject* self, PyObject* seconds) {
-  return note_wait(self, End::kReceiving, seconds);
-}
-
-PyObject* name_to_get(PyObject* self, PyObject*) {
-  return wake_name(self, End::kReceiving);
-}
-
-PyObject* await_to_get(PyObject* self, PyObject* hub) {
-  return await_wake(self, End::kReceiving, hub);
-}
-
 PyObject* fileno(PyObject* self, PyObject*) {
   return descriptor(self, End::kReceiving, &channel::Watchers::poll_fd);
 }
 
 PyObject* writable_fileno(PyObject* self, PyObject*) {
   return descriptor(self, End::kReceiving, &channel::Watchers::writable_fd);
-}
-
-PyObject* open_to_wait(PyObject* self, PyObject*) {
-  return open_wake_descriptor(self, End::kReceiving);
-}
-
-PyObject* close_after_wait(PyObject* self, PyObject*) {
-  return close_wake_descriptor(self, End::kReceiving);
 }
 
 PyObject* wait_until_ready(PyObject* self, PyObject* timeout) {
@@ -241,11 +221,11 @@ const PyMethodDef kReceivingMethods[] = {
     {"full", as_method<full>(), METH_NOARGS, nullptr},
     {"dead_letters", as_method<dead_letters>(), METH_NOARGS, nullptr},
     {"_ready", as_method<is_ready>(), METH_NOARGS, nullptr},
-    {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS, nullptr},
-    {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, nullptr},
-    {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O, nullptr},
-    {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, nullptr},
-    {"_await_to_get", as_method<await_to_get>(), METH_O, nullptr},
+    {"_open_to_wait", as_method<method_of_end<open_wake_descriptor, End::kReceiving>>(), METH_NOARGS, nullptr},
+    {"_close_after_wait", as_method<method_of_end<close_wake_descriptor, End::kReceiving>>(), METH_NOARGS, nullptr},
+    {"_note_wait_to_get", as_method<method_of_end<note_wait, End::kReceiving>>(), METH_O, nullptr},
+    {"_name_to_get", as_method<method_of_end<wake_name, End::kReceiving>>(), METH_NOARGS, nullptr},
+    {"_await_to_get", as_method<method_of_end<await_wake, End::kReceiving>>(), METH_O, nullptr},
     {"fileno", as_method<fileno>(), METH_NOARGS, nullptr},
 };
 
@@ -271,13 +251,13 @@ PyObject* next_object(PyObject* self) {
 }
 
 bool init_receiver(PyObject* module) {
-  return add_end_type(module, {"shmtree._core.ReceiverBase",
-                               sizeof(Endpoint),
-                               guarded<make_receiver>,
-                               {endpoint_methods(), getting_methods(), receiving_methods(), frame_taking_methods(),
-                                kReceiverMethods},
-                               {endpoint_attributes()},
-                               next_object});
+  return add_end_type(
+      module, {"shmtree._core.ReceiverBase",
+               sizeof(Endpoint),
+               guarded<make_receiver>,
+               {endpoint_methods(), getting_methods(), receiving_methods(), frame_taking_methods(), kReceiverMethods},
+               {endpoint_attributes()},
+               next_object});
 }
 
 }  // namespace shmtree::python

@@ -18,7 +18,8 @@ using memory::Arena;
 
 void set_ring_closed(const char* name, bool was_attached) {
   if (!was_attached) {
-    PyErr_SetString(PyExc_TypeError, "__init__() of this object was not called");
+    PyErr_SetString(PyExc_TypeError,
+                    "__init__() of this object was not called; a subclass must call super().__init__()");
   } else {
     PyErr_Format(error_types().channel_closed, "this %s was closed in this process", name);
   }

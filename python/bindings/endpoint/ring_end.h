@@ -5,12 +5,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "bindings/codec/decode.h"
+#include "bindings/cpython/guarded.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/end_object.h"
@@ -39,9 +42,8 @@ void set_ring_closed(const char* name, bool was_attached);
 
 // An end with a `Part` of shared memory: a Publisher, a Subscriber or a Store. `Self` derives from this class and has
 //   kName      the name of the Python class, for errors
-//   kRefuser   what refuses pickles, for errors
-//   arena_of(part)   returns the arena
-// Its further members need no constructor: the memory of a new object is zero.
+//   kRefuser   the end of the text "... because of the allow_pickle=False of ..." of errors
+// Its other members are valid when they are zero, and need no destructor.
 template <class Self, class PartOfSelf>
 struct RingEnd : EndObject {
   using Part = PartOfSelf;
@@ -84,7 +86,7 @@ struct RingEnd : EndObject {
   }
   static std::shared_ptr<memory::Arena> arena(EndObject* self) {
     const auto part = static_cast<Self*>(self)->open();
-    return part ? Self::arena_of(*part) : nullptr;
+    return part ? part->ring()->arena() : nullptr;
   }
   static PyObject* new_array(EndObject* self, const ArrayRequest& request) {
     const auto in = arena(self);
@@ -115,7 +117,37 @@ struct RingEnd : EndObject {
 // Returns the attribute `_name` of such an end: its Name, or None.
 template <class Self>
 PyObject* name_of_end(PyObject* self, void*) {
-  return released([&] { return pybind11::cast(Self::of(self)->port.name()); });
+  return new_reference_from([&] { return pybind11::cast(Self::of(self)->port.name()); });
+}
+
+inline PyObject* to_python(bool value) {
+  return PyBool_FromLong(value);
+}
+inline PyObject* to_python(std::uint64_t value) {
+  return PyLong_FromUnsignedLongLong(value);
+}
+inline PyObject* to_python(const platform::WakeText& text) {
+  return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+// A method without arguments, or an attribute: returns the result of `read`, a member function of the part or its ring.
+template <class Self, auto read, class Unused>
+PyObject* read_part(PyObject* self, Unused*) {
+  return Self::with_open(self, [](typename Self::Part& part) {
+    if constexpr (std::is_invocable_v<decltype(read), typename Self::Part&>) {
+      return to_python(std::invoke(read, part));
+    } else {
+      return to_python(std::invoke(read, *part.ring()));
+    }
+  });
+}
+template <class Self, auto read>
+PyCFunction reading_method() noexcept {
+  return as_method<read_part<Self, read, PyObject>>();
+}
+template <class Self, auto read>
+constexpr getter reading_attribute() noexcept {
+  return guarded<read_part<Self, read, void>>;
 }
 
 // Says if another attempt to build an object may succeed.
@@ -125,8 +157,8 @@ enum class Retry {
   kInterrupted  // a signal handler raised, or the exception is KeyboardInterrupt
 };
 
-// Builds the object of a published frame. `block`, if valid, keeps the frame and the blocks that it refers to. `copy` is
-// the result of endpoint::copy_policy_of_published(). Returns null with a Python error set, and sets `*retry`.
+// Builds the object of a published frame. `block`, if valid, keeps the frame and the blocks that it refers to. `copy`
+// is the result of endpoint::copy_policy_of_published(). Returns null with a Python error set, and sets `*retry`.
 PyObject* decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
                            CopyPolicy copy, bool allow_pickle, Retry* retry);
 

@@ -172,14 +172,6 @@ PyObject* is_ready_to_put(PyObject* object, PyObject*) {
   return PyBool_FromLong(can_put() || (notice_deaths(*channel.arena(), kLongPollIntervalNs) && can_put()));
 }
 
-PyObject* note_wait_to_put(PyObject* self, PyObject* seconds) {
-  return note_wait(self, End::kSending, seconds);
-}
-
-PyObject* fileno_to_put(PyObject* self, PyObject*) {
-  return wake_descriptor(self, End::kSending);
-}
-
 PyObject* writable_fileno_to_put(PyObject* self, PyObject*) {
   return descriptor(self, End::kSending, &channel::Watchers::writable_fd);
 }
@@ -191,14 +183,6 @@ PyObject* check_receivers(PyObject* self, PyObject*) {
     if (!attended.ok()) return raise(attended.error());
     Py_RETURN_NONE;
   });
-}
-
-PyObject* name_to_put(PyObject* self, PyObject*) {
-  return wake_name(self, End::kSending);
-}
-
-PyObject* await_to_put(PyObject* self, PyObject* hub) {
-  return await_wake(self, End::kSending, hub);
 }
 
 PyObject* has_space(PyObject* self, PyObject*) {
@@ -238,10 +222,10 @@ PyObject* make_sender(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 
 const PyMethodDef kSendingMethods[] = {
     {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS, nullptr},
-    {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O, nullptr},
-    {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS, nullptr},
-    {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, nullptr},
-    {"_await_to_put", as_method<await_to_put>(), METH_O, nullptr},
+    {"_note_wait_to_put", as_method<method_of_end<note_wait, End::kSending>>(), METH_O, nullptr},
+    {"_fileno_to_put", as_method<method_of_end<wake_descriptor, End::kSending>>(), METH_NOARGS, nullptr},
+    {"_name_to_put", as_method<method_of_end<wake_name, End::kSending>>(), METH_NOARGS, nullptr},
+    {"_await_to_put", as_method<method_of_end<await_wake, End::kSending>>(), METH_O, nullptr},
 };
 
 const PyMethodDef kSenderMethods[] = {

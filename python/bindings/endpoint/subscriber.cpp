@@ -24,7 +24,6 @@ namespace {
 struct SubscriberEnd : RingEnd<SubscriberEnd, Subscriber> {
   static constexpr const char* kName = "Subscriber";
   static constexpr const char* kRefuser = "this Subscriber";
-  static std::shared_ptr<memory::Arena> arena_of(const Subscriber& subscriber) { return subscriber.ring()->arena(); }
 
   // The functions of GetMethods.
   static PyObject* get(PyObject* self, Deadline deadline, CopyPolicy copy);
@@ -127,10 +126,6 @@ PyObject* get_frame(PyObject* self, PyObject*) {
   });
 }
 
-PyObject* subscriber_qsize(PyObject* self, PyObject*) {
-  return SubscriberEnd::with_open(self, [](Subscriber& reader) { return PyLong_FromUnsignedLongLong(reader.size()); });
-}
-
 PyObject* subscriber_empty(PyObject* self, PyObject*) {
   return SubscriberEnd::with_open(self, [](Subscriber& reader) { return PyBool_FromLong(reader.size() == 0); });
 }
@@ -155,13 +150,6 @@ PyObject* close_after_wait_for_message(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* name_of_messages(PyObject* self, PyObject*) {
-  return SubscriberEnd::with_open(self, [](Subscriber& reader) {
-    const platform::WakeText name = reader.ring()->name();
-    return PyBytes_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
-  });
-}
-
 PyObject* await_message(PyObject* self, PyObject* hub) {
   const auto reader = SubscriberEnd::of(self)->port.part();
   if (!reader || as_end(self)->deferred) Py_RETURN_TRUE;
@@ -169,13 +157,13 @@ PyObject* await_message(PyObject* self, PyObject* hub) {
   return asked ? PyBool_FromLong(reader->ready()) : raise(asked.error());
 }
 
-PyObject* has_message(PyObject* self, PyObject*) {
+PyObject* is_ready_to_get(PyObject* self, PyObject*) {
   const auto reader = SubscriberEnd::of(self)->port.part();
   return PyBool_FromLong(!reader || as_end(self)->deferred || reader->ready());
 }
 
-// A subscriber warns of no wait.
-PyObject* note_no_wait(PyObject*, PyObject*) {
+// A subscriber never warns of a long wait.
+PyObject* ignore_wait(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
@@ -185,7 +173,7 @@ PyObject* attach_subscriber(PyObject* self, PyObject* args) {
   unsigned long long block = 0;
   int allow_pickle = 0;
   if (!PyArg_ParseTuple(args, "OKpO", &arena, &block, &allow_pickle, &name)) return nullptr;
-  return released([&]() -> py::object {
+  return new_reference_from([&]() -> py::object {
     GilHooks hooks;
     std::shared_ptr<Subscriber> reader = unwrap(Subscriber::open(
         py::handle(arena).cast<std::shared_ptr<memory::Arena>>(), memory::unpack(block), {Deadline(), &hooks}));
@@ -198,36 +186,31 @@ PyObject* attach_subscriber(PyObject* self, PyObject* args) {
 // Returns (arena, block) of a subscription that goes to another process.
 PyObject* give_subscription(PyObject* self, PyObject*) {
   return SubscriberEnd::with_open(self, [](Subscriber& reader) {
-    return released([&] {
+    return new_reference_from([&] {
       const memory::BlockRef block = unwrap(reader.give());
       return py::make_tuple(reader.ring()->arena(), memory::pack(block));
     });
   });
 }
 
-PyObject* get_missed(PyObject* self, void*) {
-  return SubscriberEnd::with_open(self,
-                                  [](Subscriber& reader) { return PyLong_FromUnsignedLongLong(reader.missed()); });
-}
-
 const PyMethodDef kSubscriberMethods[] = {
-    {"qsize", as_method<subscriber_qsize>(), METH_NOARGS, nullptr},
+    {"qsize", reading_method<SubscriberEnd, &Subscriber::size>(), METH_NOARGS, nullptr},
     {"empty", as_method<subscriber_empty>(), METH_NOARGS, nullptr},
     {"fileno", as_method<subscriber_fileno>(), METH_NOARGS, nullptr},
     {"_attach", as_method<attach_subscriber>(), METH_VARARGS, nullptr},
     {"_give", as_method<give_subscription>(), METH_NOARGS, nullptr},
     {"_get_frame", as_method<get_frame>(), METH_NOARGS, nullptr},
-    {"_ready", as_method<has_message>(), METH_NOARGS, nullptr},
+    {"_ready", as_method<is_ready_to_get>(), METH_NOARGS, nullptr},
     {"_open_to_wait", as_method<open_to_wait_for_message>(), METH_NOARGS, nullptr},
     {"_close_after_wait", as_method<close_after_wait_for_message>(), METH_NOARGS, nullptr},
-    {"_note_wait_to_get", as_method<note_no_wait>(), METH_O, nullptr},
-    {"_name_to_get", as_method<name_of_messages>(), METH_NOARGS, nullptr},
+    {"_note_wait_to_get", as_method<ignore_wait>(), METH_O, nullptr},
+    {"_name_to_get", reading_method<SubscriberEnd, &Ring::name>(), METH_NOARGS, nullptr},
     {"_await_to_get", as_method<await_message>(), METH_O, nullptr},
 };
 
 const PyGetSetDef kSubscriberAttributes[] = {
     {"_name", guarded<name_of_end<SubscriberEnd>>, nullptr, nullptr, nullptr},
-    {"missed", guarded<get_missed>, nullptr, nullptr, nullptr},
+    {"missed", reading_attribute<SubscriberEnd, &Subscriber::missed>(), nullptr, nullptr, nullptr},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The Python object of a Subscriber, for the file that makes one.
+// The Python object of a Subscriber, for broadcast.cpp, which makes it.
 #pragma once
 
 #include <memory>

@@ -127,9 +127,6 @@ void bind_arena(py::module_& module) {
       .def("detach", [](Arena& arena) { arena.participants().detach(); })
       .def("set_pinned", &set_pinned, "pinned"_a)
       .def_property_readonly("is_pinned_here", [](Arena& arena) { return arena.participants().is_pinned_here(); })
-      .def("lease_count", [](Arena& arena) { return arena.holders().lease_count(); })
-      .def(
-          "check", [](Arena& arena) { return arena.inspector().check(); }, py::call_guard<WithoutGil>())
       .def("new_array", &new_array_in, "shape"_a, "dtype"_a, "order"_a, "zeroed"_a, "gift"_a = false)
       .def("new_shared_array", &new_shared_array_in, "shape"_a, "dtype"_a)
       .def("open_array", &open_array, "block"_a, "shape"_a, "dtype"_a, "order"_a)

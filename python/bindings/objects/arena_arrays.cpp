@@ -239,9 +239,9 @@ Ref LoanBook::home() const {
 }
 
 std::uint32_t LoanBook::reference_to(memory::BlockRef block) {
-  const auto known = std::find(blocks_.begin(), blocks_.end(), block);
-  const auto index = static_cast<std::uint32_t>(known - blocks_.begin());
-  if (known == blocks_.end()) blocks_.push_back(block);
+  const auto found = std::find(blocks_.begin(), blocks_.end(), block);
+  const auto index = static_cast<std::uint32_t>(found - blocks_.begin());
+  if (found == blocks_.end()) blocks_.push_back(block);
   return index;
 }
 

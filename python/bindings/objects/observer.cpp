@@ -42,9 +42,9 @@ py::object first_of(const std::vector<std::string>& names) {
   return names.empty() ? py::object(py::none()) : text(names.front());
 }
 
-py::dict described(const ObservedThing& thing) {
-  return py::dict("block"_a = thing.block, "names"_a = texts(thing.names), "refused"_a = reason(thing.refused),
-                  "consistent"_a = thing.consistent);
+py::dict described(const ObservedThing& object) {
+  return py::dict("block"_a = object.block, "names"_a = texts(object.names), "refused"_a = reason(object.refused),
+                  "consistent"_a = object.consistent);
 }
 
 void add_end(const ObservedEnd& end, const std::string& role, py::dict& out) {

@@ -12,7 +12,7 @@
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
-#include "recording/reader.h"
+#include "recording/recording_reader.h"
 
 namespace shmtree::python {
 

@@ -85,20 +85,20 @@ std::shared_ptr<Nest> Nest::make(PyObject* skeleton, PyObject* leaves, PyObject*
 bool Nest::add_leaf(PyObject* leaf) {
   PyObject *dtype = nullptr, *shape = nullptr;
   if (!PyArg_ParseTuple(leaf, "O!O!", &PyArrayDescr_Type, &dtype, &PyTuple_Type, &shape)) return false;
-  Leaf made;
-  made.dtype = Ref::borrow(dtype);
-  made.type_number = made.descr()->type_num;
-  made.is_plain = made.type_number < NPY_OBJECT || made.type_number == NPY_HALF;
-  made.bytes = static_cast<std::size_t>(PyDataType_ELSIZE(made.descr()));
+  Leaf added;
+  added.dtype = Ref::borrow(dtype);
+  added.type_number = added.descr()->type_num;
+  added.is_plain = added.type_number < NPY_OBJECT || added.type_number == NPY_HALF;
+  added.bytes = static_cast<std::size_t>(PyDataType_ELSIZE(added.descr()));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shape); ++i) {
-    made.shape.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i)));
-    if (made.shape.back() < 0 ||
-        __builtin_mul_overflow(made.bytes, static_cast<std::size_t>(made.shape.back()), &made.bytes)) {
+    added.shape.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i)));
+    if (added.shape.back() < 0 ||
+        __builtin_mul_overflow(added.bytes, static_cast<std::size_t>(added.shape.back()), &added.bytes)) {
       if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the shape of a leaf is negative or too large");
       return false;
     }
   }
-  leaves_.push_back(std::move(made));
+  leaves_.push_back(std::move(added));
   return true;
 }
 

@@ -289,7 +289,6 @@ void bind_replay(py::module_& module) {
           "seed", [](const Replay& self) { return self.buffer->seed(); },
           [](const Replay& self, std::uint64_t seed) { self.buffer->set_seed(seed); })
       .def("size", [](const Replay& self) { return self.buffer->store()->size(); })
-      .def("check", [](const Replay& self) { return self.buffer->store()->check(); })
       .def("sample", &sample, "n"_a, "table"_a, "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a,
            "out"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "table"_a,

@@ -164,8 +164,8 @@ _FROM_PYCAPNP = {
 def remedy_for(refused: object) -> str:
     """Returns the end of a refusal that says how to send `refused` without pickle; "" if no way is known."""
     cls = type(refused)
-    made = _FROM_PYCAPNP.get(cls.__name__) if cls.__module__ == "capnp.lib.capnp" else None
-    return "" if made is None else f". Send {made} instead: it needs no pickle"
+    name = _FROM_PYCAPNP.get(cls.__name__) if cls.__module__ == "capnp.lib.capnp" else None
+    return "" if name is None else f". Send {name} instead: it needs no pickle"
 
 
 def _parts(message: CapnpMessage) -> tuple[int, tuple[np.ndarray[Any, Any], ...]]:
@@ -175,10 +175,10 @@ def _parts(message: CapnpMessage) -> tuple[int, tuple[np.ndarray[Any, Any], ...]
 
 def _build(schema_id: int, segments: tuple[np.ndarray[Any, Any], ...], _trusted: bool) -> CapnpMessage:
     """Builds a CapnpMessage from segments that the core has validated."""
-    made = CapnpMessage.__new__(CapnpMessage)
-    made._schema_id = schema_id & (1 << 64) - 1
-    made._segments = segments
-    return made
+    message = CapnpMessage.__new__(CapnpMessage)
+    message._schema_id = schema_id & (1 << 64) - 1
+    message._segments = segments
+    return message
 
 
 _core._add_kind("capnp", CapnpMessage, _parts, _build)

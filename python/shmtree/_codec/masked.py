@@ -26,14 +26,14 @@ def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
 def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: int, _trusted: bool) -> Any:
     """Returns the masked array that has these parts. Raises CorruptMessage if they do not fit together."""
     checks.check_masked(data, mask, fill_value)
-    made = _view_without_mask(data)
+    array = _view_without_mask(data)
     if mask is not False:
-        made._mask = mask
-        made._sharedmask = False
+        array._mask = mask
+        array._sharedmask = False
     if fill_value is not None:
-        made._fill_value = fill_value  # unchanged: the default fill value need not have the array's dtype
-    made._hardmask = bool(hardmask)
-    return made
+        array._fill_value = fill_value  # unchanged: the default fill value need not have the array's dtype
+    array._hardmask = bool(hardmask)
+    return array
 
 
 _core._add_kind("masked_array", np.ma.MaskedArray, masked_parts, masked_build)
@@ -54,6 +54,6 @@ def _view_without_mask(data: npt.NDArray[Any]) -> Any:
     """
     if data.dtype.names is None:
         return data.view(np.ma.MaskedArray)
-    made: Any = data.view(np.dtype((np.void, data.dtype.itemsize))).view(np.ma.MaskedArray)
-    set_dtype(made, data.dtype)
-    return made
+    array: Any = data.view(np.dtype((np.void, data.dtype.itemsize))).view(np.ma.MaskedArray)
+    set_dtype(array, data.dtype)
+    return array

@@ -120,9 +120,9 @@ def model_build(cls: Any, state: Any) -> Any:
         raise IncompatibleMessage(
             f"'{cls.__module__}:{cls.__qualname__}' {difference}. Fields in the message: {sent}; fields here: {here}"
         )
-    made: Any = cls.__new__(cls)
-    made.__setstate__(dict(zip(_STATE, state, strict=True)))
-    return made
+    model: Any = cls.__new__(cls)
+    model.__setstate__(dict(zip(_STATE, state, strict=True)))
+    return model
 
 
 def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:

@@ -27,28 +27,30 @@ _image_classes: tuple[int, list[type]] = (0, [])
 
 def reducers() -> dict[type, Reducer]:
     """Returns the reducers of imported packages by exact class, unless the program has its own reducer for a class."""
-    made = _all()
-    if made:
+    reducers_by_class = _all()
+    if reducers_by_class:
         forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
         for own in (copyreg.dispatch_table, getattr(forking, "_extra_reducers", {})):
-            for cls in [cls for cls in made if cls in own]:
-                del made[cls]
-    return made
+            for cls in [cls for cls in reducers_by_class if cls in own]:
+                del reducers_by_class[cls]
+    return reducers_by_class
 
 
 def _all() -> dict[type, Reducer]:
-    made: dict[type, Reducer] = {}
+    reducers_by_class: dict[type, Reducer] = {}
     image_file = getattr(sys.modules.get("PIL.ImageFile"), "ImageFile", None)
     image = getattr(sys.modules.get("PIL.Image"), "Image", None)
     if image is not None:
-        made[image] = _reduce_image
-        made.update(dict.fromkeys(_subclasses(image_file), _reduce_image) if image_file is not None else {})
+        reducers_by_class[image] = _reduce_image
+        reducers_by_class.update(
+            dict.fromkeys(_subclasses(image_file), _reduce_image) if image_file is not None else {}
+        )
     polars = sys.modules.get("polars")
     for name in ("DataFrame", "Series"):
         cls = getattr(polars, name, None)
         if cls is not None:
-            made[cls] = _reduce_frame if name == "DataFrame" else _reduce_series
-    return made
+            reducers_by_class[cls] = _reduce_frame if name == "DataFrame" else _reduce_series
+    return reducers_by_class
 
 
 def _subclasses(image_file: type) -> list[type]:
@@ -92,6 +94,6 @@ def _reduce_series(series: Any) -> Any:
 
 @known_as(_MODULE, "_build_series")
 def _build_series(cls: Any, memory: Any) -> Any:
-    made = cls.__new__(cls)
-    made.__setstate__(bytes(memory))
-    return made
+    image = cls.__new__(cls)
+    image.__setstate__(bytes(memory))
+    return image

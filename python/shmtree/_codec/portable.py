@@ -45,9 +45,9 @@ def refused() -> dict[type, Callable[[Any], Any]]:
     """Returns reducers that refuse, by exact class, other objects that only processes of one machine can exchange."""
     forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
     extra = getattr(forking, "_extra_reducers", {})
-    made: dict[type, Callable[[Any], Any]] = {cls: refuse for cls in extra if cls.__module__ not in _PLAIN_MODULES}
-    made[_core.Frame] = _reduce_frame
-    return made
+    reducers: dict[type, Callable[[Any], Any]] = {cls: refuse for cls in extra if cls.__module__ not in _PLAIN_MODULES}
+    reducers[_core.Frame] = _reduce_frame
+    return reducers
 
 
 def _reduce_frame(frame: _core.Frame) -> Any:

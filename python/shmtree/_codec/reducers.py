@@ -31,21 +31,21 @@ def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, R
         home: The uuid of the message's arena, or None if it is not for a channel.
         portable: True to refuse objects that are valid on this machine only.
     """
-    made = dict(_TABLE)
+    table = dict(_TABLE)
     if portable:
-        made.update(_portable.refused())
-    made.update(tensors.library.reducers(home, portable))
+        table.update(_portable.refused())
+    table.update(tensors.library.reducers(home, portable))
     jax_class = getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None)
     if jax_class is not None:
-        made[jax_class] = _reduce_jax
+        table[jax_class] = _reduce_jax
     for module, name in _portable.DEVICE_ARRAYS:
         cls = getattr(sys.modules.get(module), name, None)
         if cls is not None:
-            made[cls] = functools.partial(reduce_device_array, home=home, portable=portable)
-    made.update(out_of_band.reducers())
+            table[cls] = functools.partial(reduce_device_array, home=home, portable=portable)
+    table.update(out_of_band.reducers())
     if independent:
-        made[np.ndarray] = _reduce_as_own
-    return made
+        table[np.ndarray] = _reduce_as_own
+    return table
 
 
 class StandIn(bytearray):

@@ -23,12 +23,12 @@ def _build_array(flat: Any) -> Any:
     sound = type(flat) is tuple and len(flat) == 2 and type(flat[1]) is np.ndarray and flat[1].dtype == np.uint8
     if not sound or type(flat[0]) is not str or flat[0] not in tuple(array.typecodes):
         raise CorruptMessage("The frame is corrupt: an array.array is not a type code with an array of bytes")
-    made = array.array(flat[0])
-    if flat[1].size % made.itemsize:
-        sizes = f"{flat[1].size} bytes, which is not a multiple of its item size, {made.itemsize}"
+    result = array.array(flat[0])
+    if flat[1].size % result.itemsize:
+        sizes = f"{flat[1].size} bytes, which is not a multiple of its item size, {result.itemsize}"
         raise CorruptMessage(f"The frame is corrupt: an array.array has {sizes}")
-    made.frombytes(np.ascontiguousarray(flat[1]).data)
-    return made
+    result.frombytes(np.ascontiguousarray(flat[1]).data)
+    return result
 
 
 def _build_namespace(attributes: Any) -> Any:
@@ -36,9 +36,9 @@ def _build_namespace(attributes: Any) -> Any:
         raise CorruptMessage(
             f"The frame is corrupt: a SimpleNamespace has a {type(attributes).__name__} of attributes, not a dict"
         )
-    made = types.SimpleNamespace()
-    vars(made).update(attributes)
-    return made
+    result = types.SimpleNamespace()
+    vars(result).update(attributes)
+    return result
 
 
 # Larger fractions are not reduced: the time to find a common divisor grows with the square of their size.
@@ -55,9 +55,9 @@ def _build_fraction(numerator: int, denominator: int, _trusted: bool) -> Fractio
         return Fraction(numerator, denominator)
     if denominator <= 0:
         raise CorruptMessage("The frame is corrupt: the denominator of a Fraction is not positive")
-    made: Any = object.__new__(Fraction)
-    made._numerator, made._denominator = numerator, denominator
-    return made  # type: ignore[no-any-return]
+    result: Any = object.__new__(Fraction)
+    result._numerator, result._denominator = numerator, denominator
+    return result  # type: ignore[no-any-return]
 
 
 def add() -> None:

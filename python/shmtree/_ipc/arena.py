@@ -12,9 +12,10 @@ from .._process.names import ARENA, open_known
 from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
-from .arguments import whole
-from .channel import PairOptions, Receiver, Sender, make_pair, pair_terms
+from .arguments import natural, whole
+from .channel import PairOptions, Receiver, Sender
 from .item_type import T
+from .pairs import create_pair
 from .queue import JoinableQueue, Queue, QueueOptions, SimpleQueue
 from .shared_array import SharedArray
 from .stats import ArenaStats
@@ -78,8 +79,7 @@ class Arena:
     ) -> None:
         if max_bytes is not None and whole("max_bytes", max_bytes) <= 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must be positive, or None")
-        if whole("prefault", prefault) < 0:
-            raise ValueError(f"prefault is {prefault}; it must not be negative")
+        natural("prefault", prefault)
         if max_bytes is not None and prefault > max_bytes:
             raise ValueError(f"prefault is {prefault}; it must not be more than max_bytes, {max_bytes}")
         if name is not None:
@@ -141,17 +141,9 @@ class Arena:
             raise ChannelClosed("this arena was closed in this process")
         return core
 
-    def create_pair(
-        self,
-        capacity: int | None = 8,
-        *,
-        name: str | None = None,
-        allow_pickle: bool | None = None,
-        exist_ok: bool = False,
-        **options: Unpack[PairOptions],
-    ) -> tuple[Sender[T], Receiver[T]]:
+    def create_pair(self, capacity: int | None = 8, **options: Unpack[PairOptions]) -> tuple[Sender[T], Receiver[T]]:
         """Makes a channel in this arena; see `shmtree.create_pair`, which has the same options."""
-        return make_pair(self._open(), pair_terms(capacity, **options), name, allow_pickle, exist_ok)
+        return create_pair(capacity, arena=self, **options)
 
     def Queue(self, maxsize: int = 0, **options: Unpack[QueueOptions]) -> Queue[Any]:
         """Makes a queue in this arena; see `shmtree.Queue`, which has the same options."""

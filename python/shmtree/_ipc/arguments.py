@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from typing import Any
 
 from .. import _core
 
-
-def whole(what: str, value: Any) -> int:
-    """Returns `value` as an int that fits in the core's signed 64 bits. Raises TypeError or OverflowError."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what} is {value!r}; it must be an int") from None
-    if number >= 1 << 63:
-        raise OverflowError(f"{what} is {value}; it must be below 2**63")
-    return number
-
-
-def natural(what: str, value: Any) -> int:
-    """Returns `value` as an int that is not negative. Raises ValueError for a negative one."""
-    number = whole(what, value)
-    if number < 0:
-        raise ValueError(f"{what} is {value}; it must not be negative")
-    return number
+# Each takes the argument's name and its value, and raises TypeError, ValueError or OverflowError with both.
+whole, natural, limit = _core.parse_whole, _core.parse_natural, _core.parse_limit
 
 
 def deadline_after(timeout: Any, what: str = "timeout") -> float | None:
@@ -45,14 +28,6 @@ def core_of(arena: Any) -> _core.Arena | None:
     if core is not None and not isinstance(core, _core.Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
     return core
-
-
-def limit(what: str, value: int | None) -> int:
-    """Returns a limit in the core's form, in which 0 means no limit."""
-    number = 0 if value is None else whole(what, value)
-    if number < 0:
-        raise ValueError(f"{what} is {value}; it must be positive, or None or 0 for no limit")
-    return number
 
 
 def one_of(what: str, value: Any, *words: str | bool) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from .. import _core
 from .._codec import tensors
 from .._process import arenas, handles, names, spawn
 from .._public import made_by
 from . import waiting
-from .arguments import limit, one_of
+from .arguments import core_of, one_of
 from .ends import End, PublishingEnd, ReceivingEnd, shown
 from .item_type import T
 from .stats import ChannelStats
@@ -23,43 +23,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Terms(NamedTuple):
-    """Options of a channel in the user's terms; a limit of 0 means no limit."""
-
-    capacity: int
-    max_bytes: int
-    on_peer_death: str
-    max_unacked: int = 0
-    max_attempts: int = 0
-    keep_open: KeepOpen = False
-    drop_oldest: bool = False
-    portable: bool = False
-    is_pipe: bool = False
-    takes_requests: bool = False
-
-
-def new_channel(
-    arena: _core.Arena | None,
-    terms: Terms,
-    allow_pickle: bool | None,
-    name: str | None = None,
-    kind: int = names.CHANNEL,
-    exist_ok: bool = False,
-) -> tuple[_core.Channel, bool, _core.Name | None]:
-    """Makes a channel. Returns it, whether its ends may pickle, and its name.
-
-    If `arena` is None, a named channel gets its own arena, and an unnamed one uses the process's arena. With
-    `exist_ok`, returns the channel that has the name already.
-    """
-    if name is not None:
-        names.check_name(name)
-    allow = name is None if allow_pickle is None else bool(allow_pickle)
-    options = _core.ChannelOptions(*terms, allow_pickle=allow)
+def home_of(arena: Any, name: str | None) -> _core.Arena | None:
+    """Checks the name, and returns the arena for a new channel. None: a named channel gets an arena of its own."""
     if name is None:
-        return _core.Channel.create(arena or arenas.default_arena(), options), allow, None
+        return core_of(arena) or arenas.default_arena()
+    names.check_name(name)
     spawn.sweep()
-    channel, known = _core.Channel.create_named(name, kind, arena, options, exist_ok)
-    return channel, allow, known
+    return core_of(arena)
 
 
 class Rates:
@@ -224,49 +194,29 @@ def checked_keep_open(keep_open: KeepOpen) -> KeepOpen:
     return bool(keep_open)
 
 
-class PairOptions(TypedDict, total=False):
-    """Options of `create_pair` that are terms of the channel, besides its capacity."""
+class ChannelOptions(TypedDict, total=False):
+    """Options of pairs and queues, besides the arena and the capacity."""
 
     max_bytes: int | None
+    name: str | None
+    allow_pickle: bool | None
+    portable: bool
+    exist_ok: bool
+
+
+class PairOptions(ChannelOptions, total=False):
+    """Options of `create_pair`, besides `capacity` and `arena`."""
+
+    on_peer_death: OnPeerDeath
     max_unacked: int | None
     max_attempts: int | None
-    on_peer_death: OnPeerDeath
     on_full: OnFull
     keep_open: KeepOpen
-    portable: bool
 
 
-def pair_terms(
-    capacity: int | None,
-    *,
-    max_bytes: int | None = None,
-    max_unacked: int | None = None,
-    max_attempts: int | None = None,
-    on_peer_death: OnPeerDeath = "raise",
-    on_full: OnFull = "block",
-    keep_open: KeepOpen = False,
-    portable: bool = False,
-) -> Terms:
-    one_of("on_peer_death", on_peer_death, "raise", "wait", "each")
-    return Terms(
-        limit("capacity", capacity),
-        limit("max_bytes", max_bytes),
-        on_peer_death,
-        limit("max_unacked", max_unacked),
-        limit("max_attempts", max_attempts),
-        checked_keep_open(keep_open),
-        one_of("on_full", on_full, "block", "drop_oldest") == "drop_oldest",
-        bool(portable),
-    )
-
-
-def make_pair(
-    arena: _core.Arena | None, terms: Terms, name: str | None, allow_pickle: bool | None, exist_ok: bool
-) -> tuple[Sender, Receiver]:
-    """Makes a pair. If `arena` is None, a named pair gets its own arena, an unnamed one uses the process's arena."""
-    if exist_ok and name is None:
-        raise ValueError("exist_ok requires a name")
-    channel, allow, known = new_channel(arena, terms, allow_pickle, name, names.CHANNEL, bool(exist_ok))
+def ends_of(channel: _core.Channel, name: _core.Name | None = None) -> tuple[Sender, Receiver]:
+    """Returns the two ends of a channel that this process has made."""
+    allow = channel.allows_pickle
     sender, receiver = Sender._of(channel, allow), Receiver._of(channel, allow)
-    sender._name = receiver._name = known
+    sender._name = receiver._name = name
     return sender, receiver

@@ -1,4 +1,4 @@
-"""Methods that several kinds of ends share, in Python. Those that all have are in the core (bindings/endpoint)."""
+"""Python methods that ends share: context management and coroutines. Other methods of all ends are in the core."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(end: Any, state: Callable[[], str]) -> str:
 
 
 class End:
-    """Base of all ends: use as a context manager."""
+    """Base of all ends. Adds the context manager."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class PublishingEnd(End):
         def _fail(self, exit_code: int, /) -> None: ...
 
     def __exit__(self, *exception: object) -> None:
-        """Closes the end; by `fail` after an exception, except Ctrl-C and errors that mean the end of a stream."""
+        """Closes the end. Calls `fail` if an exception leaves the block, except Ctrl-C and the end of a stream."""
         code = lifetime.failure_of(exception[1])
         self.close() if code is None else self._fail(code)
 
@@ -69,7 +69,7 @@ class PublishingEnd(End):
 
 
 class ReceivingEnd(End, Generic[T]):
-    """Base of ends that receive: use in coroutines."""
+    """Base of ends that receive. Adds coroutines."""
 
     __slots__ = ()
 

@@ -77,10 +77,10 @@ def _flatten(end: Any) -> object:
 
 def _closed(become: Callable[[_core.Channel], Any]) -> Any:
     """Returns a closed end: makes a channel only for it, converts it with `become`, and closes it."""
-    terms = _core.ChannelOptions(1, 0, "raise", 0, 0, keep_open=False, drop_oldest=False, allow_pickle=False)
-    made = become(_core.Channel.create(arenas.default_arena(), terms))
-    made.close()
-    return made
+    channel, _ = _core.make_channel("pair", arena=arenas.default_arena(), allow_pickle=False)
+    end = become(channel)
+    end.close()
+    return end
 
 
 def _open(
@@ -95,9 +95,9 @@ def _open(
                     if is_queue
                     else "the handle belongs to a queue, not to a pair"
                 )
-            made = become(channel, allow and allowed)
-            made._name = name
-            return made
+            end = become(channel, allow and allowed)
+            end._name = name
+            return end
     except (FileNotFoundError, ChannelClosed):
         return _closed(lambda channel: become(channel, False))
 
@@ -113,7 +113,7 @@ def _register_end(cls: type[_E], receiving: bool) -> None:
 def _register_queue(cls: type[_Q]) -> None:
     def become(channel: _core.Channel, allow: bool) -> _Q:
         queue = cls.__new__(cls)
-        queue._become(channel, allow, None)
+        queue._become(channel, None, allow)
         return queue
 
     def unflatten(flat: object, allowed: bool) -> _Q:

@@ -61,8 +61,8 @@ def _anchor_of(file: ListFile) -> _Anchor:
     if anchor is None:
         arena = arenas.default_arena()
         array = arena.new_shared_array((1,), np.uint8)
-        made = _Anchor(arena, _core.block_of(array), array)
-        anchor = file.anchors.setdefault(os.getpid(), made)  # another thread may have made one
+        anchor = _Anchor(arena, _core.block_of(array), array)
+        anchor = file.anchors.setdefault(os.getpid(), anchor)  # another thread may have made one
     return anchor
 
 

@@ -60,8 +60,8 @@ class ListFile:
         known = _lists.get(key)
         if known is not None and (len(known.mapped), known.mapped.nbytes) == (len(mapped), mapped.nbytes):
             return known
-        made = _lists[key] = ListMemory(self, offset, mapped)
-        return made
+        memory = _lists[key] = ListMemory(self, offset, mapped)
+        return memory
 
 
 class ListMemory:

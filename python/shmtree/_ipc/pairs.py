@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .. import _core
 from .._process.names import CHANNEL, KINDS, open_known
 from .._public import made_by
-from .arena import Arena
-from .arguments import core_of
-from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, ends_of, home_of
 from .item_type import T
+
+if TYPE_CHECKING:
+    from .arena import Arena
 
 
 def create_pair(
@@ -76,17 +77,8 @@ def create_pair(
         sender.put({"obs": np.zeros((64, 8), np.float32)})
         message = receiver.get()
     """
-    terms = pair_terms(
-        capacity,
-        max_bytes=max_bytes,
-        max_unacked=max_unacked,
-        max_attempts=max_attempts,
-        on_peer_death=on_peer_death,
-        on_full=on_full,
-        keep_open=keep_open,
-        portable=portable,
-    )
-    return make_pair(core_of(arena), terms, name, allow_pickle, exist_ok)
+    options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
+    return ends_of(*_core.make_channel("pair", capacity, *options, max_unacked, max_attempts, on_full, keep_open))
 
 
 _E = TypeVar("_E", Sender, Receiver)

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .. import _core
+from .._process import arenas
 from .._public import made_by
 from ..errors import ConnectionLost, PeerDied
-from .channel import Receiver, Sender, Terms, make_pair
+from .channel import Receiver, Sender, ends_of
 
 _C = TypeVar("_C", bound="Connection")
-
-_TERMS = Terms(0, 0, "raise", is_pipe=True)
 
 
 class _Bytes(NamedTuple):
@@ -171,13 +171,13 @@ class Connection:
             TypeError: The buffer is read-only or its items have gaps between them; no message is received.
             EOFError: The other side is gone.
         """
-        room = _part(buf, offset, None)
-        if room.readonly:
+        target = _part(buf, offset, None)
+        if target.readonly:
             raise TypeError("the buffer is read-only; it must be writable")
         view = self._next_bytes()
-        if len(view) > len(room):
+        if len(view) > len(target):
             raise BufferTooShort(bytes(view))
-        room[: len(view)] = view
+        target[: len(view)] = view
         return len(view)
 
     def fileno(self) -> int:
@@ -251,6 +251,10 @@ def _part(buf: Any, offset: int, size: int | None) -> memoryview:
     return view[offset : offset + size]
 
 
+def _one_way() -> tuple[Sender, Receiver]:
+    return ends_of(*_core.make_channel("pipe", arena=arenas.default_arena()))
+
+
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     """Returns two connected `Connection` objects.
 
@@ -260,8 +264,8 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     Args:
         duplex: If False, the first connection only receives and the second only sends.
     """
-    there, here = make_pair(None, _TERMS, None, None, False)
+    there, here = _one_way()
     if not duplex:
         return Connection._of(here, None), Connection._of(None, there)
-    back, again = make_pair(None, _TERMS, None, None, False)
+    back, again = _one_way()
     return Connection._of(here, back), Connection._of(again, there)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core
 from .._process import arenas, handles
 from .._process.names import QUEUE, open_known
 from . import waiting
-from .arguments import core_of, limit, one_of, whole
-from .channel import ChannelEnd, Rates, Terms, new_channel
+from .channel import ChannelEnd, ChannelOptions, Rates, home_of
 from .ends import ReceivingEnd
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
@@ -22,18 +21,12 @@ _T = TypeVar("_T")
 
 #: Effect of killed processes on a call of a queue that no other process can end any more.
 OnQueuePeerDeath = Literal["wait", "raise"]
-_ENDINGS = {"wait": "never", "raise": "queue_raise"}
 
 
-class QueueOptions(TypedDict, total=False):
+class QueueOptions(ChannelOptions, total=False):
     """Options of all queues, besides `arena` and the maximum size."""
 
-    max_bytes: int | None
-    name: str | None
-    allow_pickle: bool | None
     on_peer_death: OnQueuePeerDeath
-    portable: bool
-    exist_ok: bool
 
 
 def _put_nowait(self: BaseQueue[_T], obj: _T, **options: Any) -> None:
@@ -67,26 +60,8 @@ class BaseQueue(_core.QueueBase[_T], ReceivingEnd[_T], ChannelEnd):
             if own and getattr(cls, f"{name}_nowait") is getattr(_core.QueueBase, f"{name}_nowait"):
                 setattr(cls, f"{name}_nowait", replacement)
 
-    def _create(
-        self,
-        maxsize: int,
-        max_bytes: int | None,
-        name: str | None,
-        arena: Arena | None,
-        allow_pickle: bool | None,
-        on_peer_death: str,
-        portable: bool,
-        exist_ok: bool,
-    ) -> None:
-        if exist_ok and name is None:
-            raise ValueError("exist_ok requires a name")
-        self._maxsize = max(whole("maxsize", maxsize), 0)
-        ending = _ENDINGS[one_of("on_peer_death", on_peer_death, "wait", "raise")]
-        terms = Terms(self._maxsize, limit("max_bytes", max_bytes), ending, portable=bool(portable))
-        self._become(*new_channel(core_of(arena), terms, allow_pickle, name, QUEUE, bool(exist_ok)))
-
-    def _become(self, channel: _core.Channel, allow_pickle: bool, name: _core.Name | None) -> None:
-        self._attach(channel, allow_pickle)
+    def _become(self, channel: _core.Channel, name: _core.Name | None, allow_pickle: bool = True) -> None:
+        self._attach(channel, allow_pickle and channel.allows_pickle)
         self._maxsize = channel.capacity
         self._name = name
         self._rates = Rates()
@@ -108,7 +83,7 @@ class BaseQueue(_core.QueueBase[_T], ReceivingEnd[_T], ChannelEnd):
         """
         known = open_known(name, QUEUE, timeout)
         self = cls.__new__(cls)
-        self._become(_core.Channel.open(known.arena, known.block), bool(allow_pickle), known)
+        self._become(_core.Channel.open(known.arena, known.block), known, bool(allow_pickle))
         return self
 
     def handle(self) -> str:
@@ -138,8 +113,7 @@ class BaseQueue(_core.QueueBase[_T], ReceivingEnd[_T], ChannelEnd):
             if not channel.is_queue:
                 raise ValueError("the handle belongs to an end of a pair, not to a queue")
             self = cls.__new__(cls)
-            allowed = name is None if allow_pickle is None else bool(allow_pickle)
-            self._become(channel, allowed and channel.allows_pickle, name)
+            self._become(channel, name, name is None if allow_pickle is None else bool(allow_pickle))
         return self
 
     async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> None:
@@ -153,7 +127,7 @@ class BaseQueue(_core.QueueBase[_T], ReceivingEnd[_T], ChannelEnd):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         handle, inheritance, allow_pickle = state
         with handles.open_channel(handle, inheritance, True) as (channel, name):
-            self._become(channel, allow_pickle, name)
+            self._become(channel, name, allow_pickle)
             arenas.note_given(self)
 
     # Attributes that multiprocessing's own classes, and some programs, use.
@@ -230,7 +204,8 @@ class Queue(BaseQueue[_T]):
         exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(maxsize, max_bytes, name, arena, allow_pickle, on_peer_death, portable, exist_ok)
+        options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
+        self._become(*_core.make_channel("queue", maxsize, *options))
 
     def join_thread(self) -> None:
         """Does nothing, because there is no thread: every object that was put is in the queue already.
@@ -306,4 +281,5 @@ class SimpleQueue(BaseQueue[_T]):
         exist_ok: bool = False,
         ctx: object = None,
     ) -> None:
-        self._create(0, max_bytes, name, arena, allow_pickle, on_peer_death, portable, exist_ok)
+        options = max_bytes, name, home_of(arena, name), allow_pickle, on_peer_death, portable, exist_ok
+        self._become(*_core.make_channel("queue", 0, *options))

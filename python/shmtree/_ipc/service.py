@@ -24,8 +24,8 @@ from .._process import handles, lifetime
 from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
-from .arguments import core_of, deadline_after, left
-from .channel import KeepOpen, Sender, checked_keep_open, make_pair, pair_terms
+from .arguments import deadline_after, left
+from .channel import KeepOpen, Sender, ends_of, home_of
 from .ends import shown
 from .stats import ChannelStats
 from .waiting import receive_async
@@ -338,11 +338,10 @@ class Service(Generic[_T]):
         exist_ok: bool = True,
         keep_open: KeepOpen = True,
     ) -> None:
-        if not checked_keep_open(keep_open):
-            raise ValueError('keep_open is False; it must be True or "both": servers always wait for new clients')
-        terms = pair_terms(capacity, max_bytes=max_bytes, keep_open=keep_open)._replace(takes_requests=True)
         joins = bool(exist_ok) and name is not None
-        self._sender, self._receiver = make_pair(core_of(arena), terms, name, allow_pickle, joins)
+        options = max_bytes, name, home_of(arena, name), allow_pickle
+        made = _core.make_channel("service", capacity, *options, exist_ok=joins, keep_open=keep_open)
+        self._sender, self._receiver = ends_of(*made)
         self._clients: dict[bytes, Sender | None] = {}  # by handle; None: the client is gone
         self._few = _FEW
         _services.add(self)
@@ -471,16 +470,16 @@ class Service(Generic[_T]):
 
     def _client(self, handle: bytes) -> Sender | None:
         """Returns the reply channel of a client; None if the client is gone or the channel cannot be opened here."""
-        made = self._clients.get(handle)
+        replies = self._clients.get(handle)
         try:
-            if made is None and handle not in self._clients:
-                made = self._open_replies(handle)
-            if made is not None and not _is_there(made):
-                made = None
+            if replies is None and handle not in self._clients:
+                replies = self._open_replies(handle)
+            if replies is not None and not _is_there(replies):
+                replies = None
         except (OSError, ValueError, MemoryError, Error):  # the server continues with the other clients
             return None
-        self._clients[handle] = made
-        return made
+        self._clients[handle] = replies
+        return replies
 
     def _open_replies(self, handle: bytes) -> Sender | None:
         if len(self._clients) >= self._few:

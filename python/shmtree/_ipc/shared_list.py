@@ -78,9 +78,9 @@ class SharedList(Sequence[T]):
 
     @classmethod
     def _of(cls, memory: ListMemory | None, places: range, allow_pickle: bool) -> SharedList[Any]:
-        made = cls.__new__(cls)
-        made._become(memory, places, allow_pickle)
-        return made
+        shared = cls.__new__(cls)
+        shared._become(memory, places, allow_pickle)
+        return shared
 
     @classmethod
     def load(cls, path: whole_files.AnyPath, *, allow_pickle: bool = False) -> SharedList[Any]:

@@ -106,6 +106,6 @@ def open_memory(
 ) -> _T:
     """Opens a memory handle: passes its arena, block and name to `opens`, and then ends the transfer."""
     arena, block, transfer, _, name = spawn.adopt(handle, inheritance)
-    made = opens(arena, block, name)
+    opened = opens(arena, block, name)
     _core.end_transfer(arena, block, transfer, name)
-    return made
+    return opened

@@ -47,11 +47,11 @@ class Connection(_pipe.Connection):
 def make_pipe(standard: Any, duplex: bool) -> tuple[Any, Any]:
     """Returns two connected connections; standard ones if shmtree cannot make them here."""
     try:
-        made = _pipe.Pipe(duplex)
+        ends = _pipe.Pipe(duplex)
     except (Error, OSError, MemoryError) as error:
         notes.add("Pipe", f"shmtree cannot make it: {error}")
         return tuple(standard(duplex))
     key = here("Pipe").key
     counters.cells[counters.row_of(key) + counters.OBJECTS] += 1
-    first, second = (Connection._counted(each._receiver, each._sender, key) for each in made)
+    first, second = (Connection._counted(each._receiver, each._sender, key) for each in ends)
     return first, second

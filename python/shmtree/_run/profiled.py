@@ -96,9 +96,9 @@ def _tagged_reduce(connection: Any) -> Any:
 
 
 def make_pipe(standard: Any, duplex: bool) -> Any:
-    made = standard(duplex)
-    _tag(here("Pipe").key, *made)
-    return made
+    ends = standard(duplex)
+    _tag(here("Pipe").key, *ends)
+    return ends
 
 
 def make_queue(standard: Any, context: object, *arguments: Any, **options: Any) -> Any:

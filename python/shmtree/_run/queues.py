@@ -68,9 +68,9 @@ def make_queue(standard: Any, context: object, maxsize: int | None = None) -> An
     arguments = () if maxsize is None else (maxsize,)
     kind = standard.__name__
     try:
-        made = {"Queue": Queue, "JoinableQueue": JoinableQueue, "SimpleQueue": SimpleQueue}[kind](*arguments)
+        queue_object = {"Queue": Queue, "JoinableQueue": JoinableQueue, "SimpleQueue": SimpleQueue}[kind](*arguments)
     except (Error, OSError, MemoryError) as error:
         notes.add(kind, f"shmtree cannot make it: {error}")
         return standard(context, *arguments)
-    made._count_from(kind)
-    return made
+    queue_object._count_from(kind)
+    return queue_object

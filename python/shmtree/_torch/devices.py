@@ -70,15 +70,15 @@ def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
     if type(item) in (list, tuple):
         return type(item)(move_to(value, device, without_waiting) for value in item)
     if isinstance(item, (dict, deque)):
-        made: Any = copy.copy(item)  # keeps the default factory or the maximum length
+        moved: Any = copy.copy(item)  # keeps the default factory or the maximum length
         for key, value in item.items() if isinstance(item, dict) else enumerate(item):
-            made[key] = move_to(value, device, without_waiting)
-        return made
+            moved[key] = move_to(value, device, without_waiting)
+        return moved
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        made = copy.copy(item)
+        moved = copy.copy(item)
         for field in dataclasses.fields(item):
-            object.__setattr__(made, field.name, move_to(getattr(item, field.name), device, without_waiting))
-        return made
+            object.__setattr__(moved, field.name, move_to(getattr(item, field.name), device, without_waiting))
+        return moved
     return item
 
 

@@ -83,11 +83,11 @@ def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted:
             torch._validate_sparse_compressed_tensor_args(*indices, values, shape, getattr(torch, name))
     if number == 0:
         is_coalesced = bool(flags & _IS_COALESCED)
-        made = torch.sparse_coo_tensor(*indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
+        tensor = torch.sparse_coo_tensor(*indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
     else:
         layout = getattr(torch, name)
-        made = torch.sparse_compressed_tensor(*indices, values, shape, layout=layout, check_invariants=False)
-    return made.requires_grad_() if flags & _REQUIRES_GRAD else made
+        tensor = torch.sparse_compressed_tensor(*indices, values, shape, layout=layout, check_invariants=False)
+    return tensor.requires_grad_() if flags & _REQUIRES_GRAD else tensor
 
 
 _core._add_kind("sparse_tensor", SparseTensor, _take_apart, _build, _copied_bytes)

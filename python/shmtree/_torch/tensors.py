@@ -73,16 +73,16 @@ def tensor_build(
     dtype = optional.torch_dtype(torch, _core.DTYPES[number])
     size = dtype.itemsize
     if not memory.size:
-        made = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
+        tensor = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
     else:
         if not memory.flags.writeable or memory.ctypes.data % size or memory.size % size or first % size:
             memory = memory.copy()
         elements = torch.from_numpy(memory).view(dtype)
         if strides is None:
-            made = elements[first // size :].reshape(shape)
+            tensor = elements[first // size :].reshape(shape)
         else:
             steps = tuple(stride // size for stride in strides)
-            made = torch.as_strided(elements, shape, steps, first // size)
+            tensor = torch.as_strided(elements, shape, steps, first // size)
     if flags & IS_PARAMETER:
-        return torch.nn.Parameter(made, requires_grad=bool(flags & REQUIRES_GRAD))
-    return made.requires_grad_() if flags & REQUIRES_GRAD else made
+        return torch.nn.Parameter(tensor, requires_grad=bool(flags & REQUIRES_GRAD))
+    return tensor.requires_grad_() if flags & REQUIRES_GRAD else tensor

@@ -111,44 +111,44 @@ def page(snapshot: dict[str, Any], seconds: float) -> str:
     from prometheus_client.openmetrics import exposition
 
     generate_latest: Any = exposition.generate_latest
-    made = _Page()
+    page = _Page()
     for arena in snapshot["arenas"]:
-        _add_arena(made, arena)
-    made.add(_LOOK, {"seconds": seconds})
-    return bytes(generate_latest(made)).decode()
+        _add_arena(page, arena)
+    page.add(_LOOK, {"seconds": seconds})
+    return bytes(generate_latest(page)).decode()
 
 
-def _add_arena(made: _Page, arena: dict[str, Any]) -> None:
+def _add_arena(page: _Page, arena: dict[str, Any]) -> None:
     uuid = arena["uuid"]
     if arena["refused"]:
-        made.add(_REFUSED, {"one": 1}, arena=uuid, thing="arena", reason=arena["refused"])
+        page.add(_REFUSED, {"one": 1}, arena=uuid, thing="arena", reason=arena["refused"])
         return
     processes = arena["participants"]
     killed = sum(not one["alive"] for one in processes)
     stopped = sum(one["alive"] and one["stopped"] for one in processes)
-    made.add(_ARENA, {**arena, "taking": len(processes), "killed": killed, "stopped": stopped}, arena=uuid)
+    page.add(_ARENA, {**arena, "taking": len(processes), "killed": killed, "stopped": stopped}, arena=uuid)
     for holder in arena["holders"]:
-        made.add(_HOLDER, holder, arena=uuid, pid=holder["pid"])
-    _add_waits(made, arena)
+        page.add(_HOLDER, holder, arena=uuid, pid=holder["pid"])
+    _add_waits(page, arena)
     for kind, families in (("channel", _CHANNEL), ("latest", _LATEST), ("broadcast", _BROADCAST), ("replay", _REPLAY)):
         for number, thing in enumerate(arena[f"{kind}s"]):
             labels = {"arena": uuid, kind: next(iter(thing["names"]), number)}
             if thing["refused"]:
                 labels = {"arena": uuid, "thing": f"{kind} {labels[kind]}", "reason": thing["refused"]}
-                made.add(_REFUSED, {"one": 1}, **labels)
+                page.add(_REFUSED, {"one": 1}, **labels)
                 continue
             capacity = thing.get("capacity") or float("inf")
-            made.add(
+            page.add(
                 families, {**thing, "capacity": capacity, "publishing": len(thing.get("publishers", ()))}, **labels
             )
             for end in ("sender", "receiver") if kind == "channel" else ():
                 limits = (thing["limiting"] or {}).get("end") == end
-                made.add(_LIMITING, {"limiting": int(limits)}, **labels, end=end)
+                page.add(_LIMITING, {"limiting": int(limits)}, **labels, end=end)
             for number, subscriber in enumerate(thing["subscribers"] if kind == "broadcast" else ()):
-                made.add(_SUBSCRIBER, subscriber, **labels, subscriber=number, pid=subscriber["pid"] or "")
+                page.add(_SUBSCRIBER, subscriber, **labels, subscriber=number, pid=subscriber["pid"] or "")
 
 
-def _add_waits(made: _Page, arena: dict[str, Any]) -> None:
+def _add_waits(page: _Page, arena: dict[str, Any]) -> None:
     """Adds up the waits of a process for the same object: several of its threads may sleep."""
     waits: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     for one in arena["participants"]:
@@ -156,7 +156,7 @@ def _add_waits(made: _Page, arena: dict[str, Any]) -> None:
             waits[one["pid"], wait["what"], wait["at"]].append(wait["seconds"])
     for (pid, what, at), seconds in waits.items():
         threads = {"threads": len(seconds), "seconds": max(seconds)}
-        made.add(_WAIT, threads, arena=arena["uuid"], pid=pid, what=what, at=at)
+        page.add(_WAIT, threads, arena=arena["uuid"], pid=pid, what=what, at=at)
 
 
 #: Host names and addresses that always mean this machine, whatever a name server answers.

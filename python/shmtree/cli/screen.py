@@ -165,17 +165,17 @@ def _sentences(snapshot: dict[str, Any]) -> list[Span]:
 
 def blocks(snapshot: dict[str, Any], sort: str = "name", height: int | None = None) -> list[Table | Span]:
     """Returns the sentences and tables of a snapshot. `height`: number of lines that are shown; None: all."""
-    made: list[Table | Span] = [*_sentences(snapshot)]
+    parts: list[Table | Span] = [*_sentences(snapshot)]
     shown = [
         _channels(snapshot, sort),
         Table(_PROCESSES, [process.row() for process in _processes_of(snapshot)]),
         tables.arenas(snapshot),
     ]
     counts = [len(table.rows) for table in shown]
-    while height is not None and sum(counts) + len(made) + 9 > height and max(counts) > _LEAST_ROWS:
+    while height is not None and sum(counts) + len(parts) + 9 > height and max(counts) > _LEAST_ROWS:
         counts[counts.index(max(counts))] -= 1
     for table, count in zip(shown, counts):
-        made += [("", ""), Table(table.heads, table.rows[:count])]
+        parts += [("", ""), Table(table.heads, table.rows[:count])]
         if count < len(table.rows):
-            made.append((f"+ {len(table.rows) - count} more", "dim"))
-    return made
+            parts.append((f"+ {len(table.rows) - count} more", "dim"))
+    return parts

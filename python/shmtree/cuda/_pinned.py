@@ -66,10 +66,10 @@ def pin(arena: _core.Arena) -> None:
     with _lock:
         if arena.uuid not in _pinned:
             _core.set_pin_callback(_note)
-            made = _Pinned(arena, driver)
+            pinned = _Pinned(arena, driver)
             # may be interrupted, and is then called again; _note waits until the arena is in _pinned
             arena.set_pinned(True)
-            _pinned[arena.uuid] = made
+            _pinned[arena.uuid] = pinned
 
 
 def unpin(arena: _core.Arena) -> None:

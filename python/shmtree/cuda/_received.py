@@ -388,10 +388,10 @@ def _build_tensor(
 
     dtype = optional.torch_dtype(torch, name)
     if memory is None:
-        made = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+        tensor = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
     else:
-        made = on_storage(as_bytes(torch, memory), dtype, first, shape, strides)
-    return _finish(made, requires_grad, is_parameter)
+        tensor = on_storage(as_bytes(torch, memory), dtype, first, shape, strides)
+    return _finish(tensor, requires_grad, is_parameter)
 
 
 def as_bytes(torch: Any, memory: Memory) -> Any:

@@ -20,7 +20,7 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ._keeper import Keeper, Kept, Key
+from ._keeper import Keeper, Key, StoredChannel
 from ._node import Node
 from ._node import report as _report
 from ._pump import Ended, LinkLost
@@ -204,10 +204,10 @@ class _KeeperByRay:
     async def identify(self) -> int:
         return int(await self._call("identify"))
 
-    async def store(self, key: Key, kept: Kept | None) -> None:
+    async def store(self, key: Key, kept: StoredChannel | None) -> None:
         await self._call("store", key, kept)
 
-    async def all(self) -> tuple[int, dict[Key, Kept]]:
+    async def all(self) -> tuple[int, dict[Key, StoredChannel]]:
         number, everything = await self._call("all")
         return number, everything
 
@@ -295,10 +295,10 @@ class _Keeper(Keeper):
             self._leaving = asyncio.ensure_future(_until_job_is_over())
         return self.number
 
-    async def store(self, key: Key, kept: Kept | None) -> None:  # type: ignore[override]
+    async def store(self, key: Key, kept: StoredChannel | None) -> None:  # type: ignore[override]
         Keeper.store(self, key, kept)
 
-    async def all(self) -> tuple[int, dict[Key, Kept]]:  # type: ignore[override]
+    async def all(self) -> tuple[int, dict[Key, StoredChannel]]:  # type: ignore[override]
         return Keeper.all(self)
 
     async def pid(self) -> int:

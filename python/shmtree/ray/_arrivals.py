@@ -14,7 +14,7 @@ from .._ipc.wake_hub import Awaited, until_usable, until_woken, wake
 from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
 from . import _frames
 from ._landing import Gap, Landing
-from ._pump import Room
+from ._pump import Space
 from ._unread import Unread
 
 LONGEST_S = 2.0  # longest time that a call waits here for space, or for messages to be received
@@ -51,7 +51,7 @@ class Arrivals:
         # calls that arrived before their predecessors
         self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)
 
-    def _room(self, origin: int) -> Room:
+    def _space(self, origin: int) -> Space:
         self._check(origin)
         stats = self._landing.channel.stats()
         messages = stats["capacity"] - stats["queued"] if stats["capacity"] else _UNLIMITED_MESSAGES
@@ -59,17 +59,17 @@ class Arrivals:
         nbytes = max_bytes - stats["queued_bytes"] if max_bytes else _UNLIMITED_BYTES
         share, expected = self._share(), self._landing.next_ticket(origin)
         if share == 0:
-            return Room(expected, 0, 0, idle=True)
+            return Space(expected, 0, 0, idle=True)
         messages, nbytes = (max(-(-each // share), 0) for each in (messages, nbytes))
-        return Room(expected, messages, nbytes)
+        return Space(expected, messages, nbytes)
 
-    async def room(self, origin: int, wait: bool) -> Room:
+    async def space(self, origin: int, wait: bool) -> Space:
         deadline = time.monotonic() + LONGEST_S * wait
         pause = FIRST_POLL_S
         while True:
-            room = self._room(origin)
-            if min(room.messages, room.nbytes) > 0 or time.monotonic() >= deadline:
-                return room
+            space = self._space(origin)
+            if min(space.messages, space.nbytes) > 0 or time.monotonic() >= deadline:
+                return space
             pause = await self._until_room(pause)
 
     async def _until_room(self, pause: float) -> float:
@@ -84,7 +84,7 @@ class Arrivals:
             await until_usable(Awaited.to_put(sender), _SLICE_S)
         return min(2 * pause, MAX_POLL_S)
 
-    async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:
+    async def land(self, origin: int, first: int, batch: _frames.Batch) -> Space:
         """Puts the messages that have not landed yet.
 
         First waits for some time until their predecessors have landed.
@@ -98,7 +98,7 @@ class Arrivals:
             finally:
                 for waiting in self._early.pop(origin, ()):
                     wake(waiting)
-        return self._room(origin)
+        return self._space(origin)
 
     async def _until_next(self, origin: int, first: int, deadline: float) -> None:
         while self._landing.next_ticket(origin) < first and (left := deadline - time.monotonic()) > 0:

@@ -13,23 +13,23 @@ from typing import Any, Protocol
 
 from .._ipc.channel import Receiver
 from . import _frames, _handles
-from ._keeper import Kept, Key
-from ._pump import Ended, LinkLost, Peer, Pump, Room
-from ._sources import JOURNAL_WORDS, Dealt, Journal
+from ._keeper import Key, StoredChannel
+from ._pump import Ended, LinkLost, Peer, Pump, Space
+from ._sources import JOURNAL_WORDS, Journal, MessageShare
 from ._tickets import Runs
 
 _PAUSE_S = 0.2
 
 
-class Others(Protocol):
+class Gateways(Protocol):
     async def call(self, node: str, method: str, *arguments: Any) -> Any: ...
 
 
 class _ToInbox:
     """The Link to one inbox."""
 
-    def __init__(self, others: Others, node: str, number: int) -> None:
-        self._others, self._node, self._number = others, node, number
+    def __init__(self, gateways: Gateways, node: str, number: int) -> None:
+        self._gateways, self._node, self._number = gateways, node, number
         self._generation = 0
 
     async def resume(self) -> int:
@@ -42,12 +42,12 @@ class _ToInbox:
             else:
                 return int(expected)
 
-    async def room(self, wait: bool) -> Room:
-        return Room(*await self._call("room", self._generation, wait))
+    async def space(self, wait: bool) -> Space:
+        return Space(*await self._call("space", self._generation, wait))
 
-    async def land(self, first: int, batch: _frames.Batch) -> Room:
+    async def land(self, first: int, batch: _frames.Batch) -> Space:
         buffers, sizes = zip(*batch)
-        return Room(*await self._call("land", self._generation, first, sizes, *buffers))
+        return Space(*await self._call("land", self._generation, first, sizes, *buffers))
 
     async def received(self, tickets: Runs) -> Runs:
         found: Runs = await self._call("received", tickets)
@@ -64,7 +64,7 @@ class _ToInbox:
         await self._call("over", peers)
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        return await self._others.call(self._node, "inbox", method, self._number, *arguments)
+        return await self._gateways.call(self._node, "inbox", method, self._number, *arguments)
 
 
 class Dealing:
@@ -76,7 +76,12 @@ class Dealing:
     """
 
     def __init__(
-        self, others: Others, record: dict[str, Any], ring: bytes, inherited: dict[int, Any], kept: Kept | None
+        self,
+        gateways: Gateways,
+        record: dict[str, Any],
+        ring: bytes,
+        inherited: dict[int, Any],
+        kept: StoredChannel | None,
     ) -> None:
         self.record, self._ring = record, ring
         if kept is None:
@@ -87,16 +92,16 @@ class Dealing:
         self._journal = Journal(table)
         numbers = self._journal.numbers()
         self._assigned = {numbers[ticket]: inherited.pop(ticket) for ticket in list(inherited) if ticket in numbers}
-        self._link = _ToInbox(others, record["node"], record["number"])
-        self._source: Dealt | None = None
+        self._link = _ToInbox(gateways, record["node"], record["number"])
+        self._source: MessageShare | None = None
 
     @property
     def key(self) -> Key:
         return "deal", self.record["pair"], self.record["number"]
 
     @property
-    def kept(self) -> Kept:
-        return Kept(self.record, self._ring, "", (self._table,))
+    def kept(self) -> StoredChannel:
+        return StoredChannel(self.record, self._ring, "", (self._table,))
 
     @property
     def holds(self) -> bool:
@@ -112,10 +117,10 @@ class Dealing:
             expected = await self._link.resume()
         except Ended:
             end = max(self._assigned, default=-1) + 1
-            source = Dealt(receiver, self._journal, self._assigned, end, may_get_more)
+            source = MessageShare(receiver, self._journal, self._assigned, end, may_get_more)
             source.drop(source.landed)
             raise
-        self._source = source = Dealt(receiver, self._journal, self._assigned, expected, may_get_more)
+        self._source = source = MessageShare(receiver, self._journal, self._assigned, expected, may_get_more)
         self._assigned = {}
         pump = Pump(source, self._link, home)
         pump.note_landed(source.landed)

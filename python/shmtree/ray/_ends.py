@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 from .. import errors
 from .._ipc.channel import Receiver as LocalReceiver
 from .._ipc.channel import Sender as LocalSender
-from .._ipc.channel import Terms
 from .._process import handles as _grants
 from .._public import made_by
 from . import _handles
@@ -27,7 +26,7 @@ class Pair(NamedTuple):
     number: int
     home: str  # node id
     machine: str  # machine of the home
-    terms: Terms
+    terms: _handles.Terms
     handle: bytes  # handle of the ring
 
     def settle(self, given: list[tuple[str, int]], taken: list[tuple[str, int]]) -> None:
@@ -41,15 +40,15 @@ def new_token() -> int:
     return random.getrandbits(62)
 
 
-def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
+def make_pair(terms: _handles.Terms, home: Any) -> tuple[Pair, int, int]:
     """Makes a pair at that home, see `create_pair`. Returns it with the tokens of a sender and a receiver."""
     from . import _actors
 
     node = _actors.node_of(home)
     number, sending, receiving = new_token(), new_token(), new_token()
     with told_of_end("Ray was shut down in this process"):
-        handle, machine = _actors.call(node, "host", number, tuple(terms), {"s": sending, "r": receiving})
-    return Pair(number, node, machine, Terms(*terms), handle), sending, receiving
+        handle, machine = _actors.call(node, "host", number, terms, {"s": sending, "r": receiving})
+    return Pair(number, node, machine, terms, handle), sending, receiving
 
 
 @made_by("shmtree.ray.create_pair()")
@@ -182,19 +181,19 @@ def arrive(pair: Pair, letter: str, token: int) -> Any:
 
     pair = Pair(*pair)
     if pair.machine == _actors.machine():
-        made = _at_home(pair, letter)
-        made._pair = pair
+        end = _at_home(pair, letter)
+        end._pair = pair
         pair.settle([], [(letter, token)])
-        return made
+        return end
     method = "open_sender" if letter == "s" else "open_receiver"
     try:
-        handle = _actors.call(_actors.here(), method, pair.number, pair.home, tuple(pair.terms), (letter, token))
+        handle = _actors.call(_actors.here(), method, pair.number, pair.home, pair.terms, (letter, token))
     except Ended:
         raise errors.ChannelClosed("the pair was closed before this end of it was unpickled") from None
     with _grants.open_channel(handle, None, letter == "r") as (channel, _):
-        made = RemoteSender._of(channel) if letter == "s" else RemoteReceiver._of(channel)
-        made._pair = pair
-        return made
+        end = RemoteSender._of(channel) if letter == "s" else RemoteReceiver._of(channel)
+        end._pair = pair
+        return end
 
 
 def _at_home(pair: Pair, letter: str) -> Any:

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
-from .._ipc.channel import Receiver, Sender, Terms
+from .._ipc.channel import Receiver, Sender
 from .._ipc.latest import Latest
 from .._process import arenas
 
+Terms = dict[str, Any]  #: arguments of `_core.make_channel`
+
 
 def new_channel(terms: Terms) -> _core.Channel:
-    options = _core.ChannelOptions(*terms, allow_pickle=True)
-    channel = _core.Channel.create(arenas.default_arena(), options)
+    channel, _ = _core.make_channel(**terms, arena=arenas.default_arena())
     _quietly(channel.arena)
     return channel
 

@@ -8,12 +8,12 @@ import time
 from typing import Any
 
 from .._codec.frames import pack
-from .._ipc.channel import Receiver, Terms
+from .._ipc.channel import Receiver
 from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _handles
 from ._arrivals import Arrivals
 from ._deaths import Deaths
-from ._keeper import Kept
+from ._keeper import StoredChannel
 from ._landing import ORIGINS, WORDS, Landing
 from ._pump import Ended, Peer
 from ._tickets import Runs, each_of, runs
@@ -39,10 +39,10 @@ class Hosted:
         inherited: Messages that a killed gateway had taken for other nodes, by ticket.
     """
 
-    def __init__(self, node: str, kept: Kept | None, record: dict[str, Any]) -> None:
+    def __init__(self, node: str, kept: StoredChannel | None, record: dict[str, Any]) -> None:
         self.node = node
         if kept is None:
-            channel = _handles.new_channel(Terms(*record["terms"]))
+            channel = _handles.new_channel(record["terms"])
             self._handle = _handles.handle_of(channel)
             self._table, table = _handles.new_table(WORDS)
         else:
@@ -50,7 +50,7 @@ class Hosted:
             self._handle, (self._table,) = kept.handle, kept.tables
             table = _handles.open_table(self._table)
         self.record = record
-        self._is_queue = Terms(*record["terms"]).on_peer_death == "never"
+        self._is_queue = record["terms"]["kind"] == "queue"
         self._landing = Landing(channel, table)
         self._receiver: Receiver[Any] | None = Receiver._of(channel)
         channel.leave_to_successor()
@@ -66,9 +66,9 @@ class Hosted:
         return self._handle
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> StoredChannel:
         ends = "s" * self._may_send() + "r" * self._may_receive()
-        return Kept(self.record, self._handle, ends, (self._table,))
+        return StoredChannel(self.record, self._handle, ends, (self._table,))
 
     @property
     def receiver(self) -> Receiver[Any]:
@@ -237,9 +237,9 @@ class Hosted:
             self._receiver = None
 
 
-def new_record(terms: Terms, tokens: dict[str, int]) -> dict[str, Any]:
+def new_record(terms: _handles.Terms, tokens: dict[str, int]) -> dict[str, Any]:
     return {
-        "terms": tuple(terms),
+        "terms": terms,
         "open": {end: {token} for end, token in tokens.items()},
         "taken": set(),
         "origins": {},

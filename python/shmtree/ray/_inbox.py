@@ -8,15 +8,15 @@ import time
 from typing import Any
 
 from .._codec.frames import pack
-from .._ipc.channel import Receiver, Terms
+from .._ipc.channel import Receiver
 from .._process import handles as _grants
 from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _frames, _handles
 from ._arrivals import Arrivals
 from ._deaths import Deaths
-from ._keeper import Kept, Key
+from ._keeper import Key, StoredChannel
 from ._landing import WORDS, Landing, Superseded
-from ._pump import Ended, Peer, Room
+from ._pump import Ended, Peer, Space
 from ._tickets import Runs, each_of, runs
 
 _MAX_MESSAGES, _MAX_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
@@ -38,11 +38,11 @@ class Inbox:
     - reclaimed: tickets of messages that go to other nodes, because no process requested them here.
     """
 
-    def __init__(self, node: str, record: dict[str, Any], kept: Kept | None) -> None:
+    def __init__(self, node: str, record: dict[str, Any], kept: StoredChannel | None) -> None:
         self._node = node
         self.record = record
         if kept is None:
-            channel = _handles.new_channel(Terms(*record["terms"]))
+            channel = _handles.new_channel(record["terms"])
             self._handle = _handles.handle_of(channel)
             self._table, table = _handles.new_table(WORDS)
         else:
@@ -65,9 +65,9 @@ class Inbox:
         return "in", self.record["pair"], self.record["number"]
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> StoredChannel:
         ends = "" if self._landing.sender.closed else "s"
-        return Kept(self.record, self._handle, ends, (self._table,))
+        return StoredChannel(self.record, self._handle, ends, (self._table,))
 
     def grant(self) -> bytes:
         """Returns a handle of a receiver, which is in transit from now on."""
@@ -84,11 +84,11 @@ class Inbox:
         self._arrivals = self._new_arrivals()
         return self._landing.next_ticket(_ORIGIN)
 
-    async def room(self, generation: int, wait: bool) -> Room:
+    async def space(self, generation: int, wait: bool) -> Space:
         self._check(generation)
-        return await self._arrivals.room(_ORIGIN, wait)
+        return await self._arrivals.space(_ORIGIN, wait)
 
-    async def land(self, generation: int, first: int, batch: _frames.Batch) -> Room:
+    async def land(self, generation: int, first: int, batch: _frames.Batch) -> Space:
         self._check(generation)
         return await self._arrivals.land(_ORIGIN, first, batch)
 
@@ -207,15 +207,14 @@ class Inbox:
         self._landing.close()
 
 
-def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dict[str, Any]:
+def new_record(pair: int, home: str, number: int, terms: _handles.Terms) -> dict[str, Any]:
     """Returns a new record. It limits the number of messages, because messages that wait here cannot go to others."""
-    its = Terms(*terms)
-    capacity = min(its.capacity or _MAX_MESSAGES, _MAX_MESSAGES)
+    capacity = min(terms["capacity"] or _MAX_MESSAGES, _MAX_MESSAGES)
     return {
         "pair": pair,
         "home": home,
         "number": number,
-        "terms": tuple(its._replace(capacity=capacity, on_peer_death="raise")),
+        "terms": {**terms, "kind": "pair", "capacity": capacity, "on_peer_death": "raise"},
         "generation": 0,
         "over": None,
         "gone": None,

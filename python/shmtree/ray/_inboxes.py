@@ -9,9 +9,10 @@ from collections import defaultdict
 from typing import Any
 
 from . import _inbox
+from ._handles import Terms
 from ._inbox import Inbox
-from ._keeper import Kept
-from ._pump import Ended, LinkLost, Peer, Room
+from ._keeper import StoredChannel
+from ._pump import Ended, LinkLost, Peer, Space
 from ._tickets import Runs
 
 
@@ -21,14 +22,14 @@ class Inboxes:
     Use it from one event loop. See `_node.Node` for the arguments; `until_answered` calls another gateway.
     """
 
-    def __init__(self, node: str, others: Any, keeper: Any, until_answered: Any) -> None:
-        self._node, self._others, self._keeper = node, others, keeper
+    def __init__(self, node: str, gateways: Any, keeper: Any, until_answered: Any) -> None:
+        self._node, self._gateways, self._keeper = node, gateways, keeper
         self._until_answered = until_answered
         self._all: dict[int, Inbox] = {}
         self._newest: dict[int, Inbox] = {}  # by pair: the inbox for new receivers
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, kept: StoredChannel) -> None:
         self._add(Inbox(self._node, kept.record, kept))
 
     def _add(self, inbox: Inbox) -> None:
@@ -46,7 +47,7 @@ class Inboxes:
     async def _store(self, inbox: Inbox) -> None:
         await self._keeper.store(inbox.key, inbox.kept)
 
-    async def open(self, pair: int, home: str, terms: tuple[Any, ...], token: tuple[str, int]) -> bytes:
+    async def open(self, pair: int, home: str, terms: Terms, token: tuple[str, int]) -> bytes:
         """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
         async with self._locks[pair]:
             inbox, is_new = self._newest.get(pair), False
@@ -73,10 +74,10 @@ class Inboxes:
         await self._store(inbox)
         return inbox.record["generation"], expected
 
-    async def room(self, number: int, generation: int, wait: bool) -> Room:
-        return await self._of(number).room(generation, wait)
+    async def space(self, number: int, generation: int, wait: bool) -> Space:
+        return await self._of(number).space(generation, wait)
 
-    async def land(self, number: int, generation: int, first: int, sizes: list[list[int]], *buffers: Any) -> Room:
+    async def land(self, number: int, generation: int, first: int, sizes: list[list[int]], *buffers: Any) -> Space:
         return await self._of(number).land(generation, first, list(zip(buffers, sizes)))
 
     async def received(self, number: int, tickets: Runs) -> Runs:
@@ -111,7 +112,7 @@ class Inboxes:
 
     async def check_homes(self) -> None:
         """Ends the streams whose home or pair no longer exists."""
-        gone = await self._others.gone({inbox.record["home"] for inbox in self._all.values()})
+        gone = await self._gateways.gone({inbox.record["home"] for inbox in self._all.values()})
         for inbox in self.all():
             home, is_known = inbox.record["home"], inbox.record["generation"] != 0
             if home in gone:
@@ -123,7 +124,7 @@ class Inboxes:
                 await self._drop(inbox)
             elif is_known and inbox.record["over"] is None:
                 with contextlib.suppress(LinkLost, Ended):
-                    if not await self._others.call(home, "attends", inbox.record["pair"], inbox.record["number"]):
+                    if not await self._gateways.call(home, "attends", inbox.record["pair"], inbox.record["number"]):
                         await self._end(inbox, ())
 
     async def _end(self, inbox: Inbox, peers: tuple[Peer, ...]) -> None:

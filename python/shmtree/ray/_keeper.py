@@ -11,7 +11,7 @@ from ._handles import Held, Table, open_latest
 Key = tuple[Hashable, ...]
 
 
-class Kept(NamedTuple):
+class StoredChannel(NamedTuple):
     """State of one channel: plain values, and the object that holds the channel."""
 
     record: dict[str, Any]
@@ -29,9 +29,9 @@ class Keeper:
 
     def __init__(self) -> None:
         self.number = random.getrandbits(62)
-        self._kept: dict[Key, tuple[Kept, Any]] = {}
+        self._kept: dict[Key, tuple[StoredChannel, Any]] = {}
 
-    def store(self, key: Key, kept: Kept | None) -> None:
+    def store(self, key: Key, kept: StoredChannel | None) -> None:
         """Keeps this state under the key; None removes it."""
         if kept is None:
             old = self._kept.pop(key, None)
@@ -49,5 +49,5 @@ class Keeper:
             held = Held(kept.handle, kept.ends, kept.tables)
         self._kept[key] = (kept, held)
 
-    def all(self) -> tuple[int, dict[Key, Kept]]:
+    def all(self) -> tuple[int, dict[Key, StoredChannel]]:
         return self.number, {key: kept for key, (kept, _) in self._kept.items()}

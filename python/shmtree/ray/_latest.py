@@ -131,6 +131,6 @@ class Latest:
 
 
 def _arrive(location: tuple[Any, ...]) -> Latest:
-    made = Latest.__new__(Latest)
-    made._open(_Location(*location))
-    return made
+    latest = Latest.__new__(Latest)
+    latest._open(_Location(*location))
+    return latest

@@ -13,15 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from .._ipc.channel import Terms
 from ..errors import ChannelClosed
-from . import _frames, _hosted
+from . import _frames, _handles, _hosted
 from ._dealing import Dealing
 from ._hosted import Hosted
 from ._inboxes import Inboxes
-from ._keeper import Kept, Key
+from ._keeper import Key, StoredChannel
 from ._outbox import Outbox
-from ._pump import Ended, LinkLost, Peer, Room
+from ._pump import Ended, LinkLost, Peer, Space
 from ._tickets import Runs
 from ._versions import Newest, Versions
 
@@ -33,7 +32,7 @@ _SILENT_S = 5.0  # time without a call of an outbox, after which its node is ask
 Token = tuple[str, int]  # "s" or "r", and a random number
 
 
-class Others(Protocol):
+class Gateways(Protocol):
     """The gateways of the other nodes."""
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
@@ -47,8 +46,8 @@ class KeeperHandle(Protocol):
     """The keeper of this node. Each call waits while a keeper is being replaced."""
 
     async def identify(self) -> int: ...
-    async def store(self, key: Key, kept: Kept | None) -> None: ...
-    async def all(self) -> tuple[int, dict[Key, Kept]]: ...
+    async def store(self, key: Key, kept: StoredChannel | None) -> None: ...
+    async def all(self) -> tuple[int, dict[Key, StoredChannel]]: ...
 
 
 class Node:
@@ -57,9 +56,9 @@ class Node:
     Other processes call each method except `start`, and may repeat a call with the same arguments.
     """
 
-    def __init__(self, name: str, machine: str, others: Others, keeper: KeeperHandle) -> None:
+    def __init__(self, name: str, machine: str, gateways: Gateways, keeper: KeeperHandle) -> None:
         self._name, self._machine = name, machine
-        self._others = others
+        self._gateways = gateways
         self._keeper = keeper
         self._hosted: dict[int, Hosted] = {}
         self._outboxes: dict[int, Outbox] = {}  # by pair: the outbox for new senders
@@ -69,8 +68,8 @@ class Node:
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper_number = 0
-        self._versions = Versions(others, keeper, self._run)
-        self._inboxes = Inboxes(name, others, keeper, self._until_answered)
+        self._versions = Versions(gateways, keeper, self._run)
+        self._inboxes = Inboxes(name, gateways, keeper, self._until_answered)
 
     async def start(self) -> None:
         self._keeper_number, everything = await self._keeper.all()
@@ -82,7 +81,7 @@ class Node:
             elif key[0] == "in":
                 self._inboxes.restore(kept)
             elif key[0] == "out":
-                self._begin(Outbox(self._name, self._others, kept.record, kept))
+                self._begin(Outbox(self._name, self._gateways, kept.record, kept))
         for key, kept in everything.items():
             if key[0] == "deal":
                 await self._restore_dealing(key, kept)
@@ -92,14 +91,14 @@ class Node:
 
     # Calls about pairs with this home.
 
-    async def host(self, pair: int, terms: tuple[Any, ...], tokens: dict[str, int]) -> tuple[bytes, str]:
+    async def host(self, pair: int, terms: _handles.Terms, tokens: dict[str, int]) -> tuple[bytes, str]:
         """Makes a pair. The tokens are those of the two ends of the process that makes it.
 
         Returns the handle of its ring, and the id of this machine.
         """
         async with self._locks[pair]:
             if pair not in self._hosted:
-                record = {"pair": pair, **_hosted.new_record(Terms(*terms), tokens)}
+                record = {"pair": pair, **_hosted.new_record(terms, tokens)}
                 hosted = Hosted(self._name, None, record)
                 await self._store(pair, hosted)
                 self._hosted[pair] = hosted
@@ -126,10 +125,10 @@ class Node:
             await self._settle(pair, hosted)
             return joined
 
-    async def room(self, pair: int, origin: int, wait: bool) -> Room:
-        return await self._of(pair).arrivals.room(origin, wait)
+    async def space(self, pair: int, origin: int, wait: bool) -> Space:
+        return await self._of(pair).arrivals.space(origin, wait)
 
-    async def land(self, pair: int, origin: int, first: int, sizes: list[list[int]], *buffers: Any) -> Room:
+    async def land(self, pair: int, origin: int, first: int, sizes: list[list[int]], *buffers: Any) -> Space:
         return await self._of(pair).arrivals.land(origin, first, list(zip(buffers, sizes)))
 
     async def received(self, pair: int, origin: int, tickets: Runs) -> Runs:
@@ -148,7 +147,7 @@ class Node:
             hosted = self._of(pair)
             if hosted.attend(node, number):
                 record = {"pair": pair, "node": node, "number": number}
-                dealing = Dealing(self._others, record, hosted.handle, {}, None)
+                dealing = Dealing(self._gateways, record, hosted.handle, {}, None)
                 await self._keeper.store(dealing.key, dealing.kept)
                 self._deal(dealing)
             hosted.take(*token)
@@ -161,12 +160,12 @@ class Node:
     async def attends(self, pair: int, number: int) -> bool:
         return pair in self._hosted and number in self._hosted[pair].record["inboxes"]
 
-    async def _restore_dealing(self, key: Key, kept: Kept) -> None:
+    async def _restore_dealing(self, key: Key, kept: StoredChannel) -> None:
         hosted = self._hosted.get(kept.record["pair"])
         if hosted is None or kept.record["number"] not in hosted.record["inboxes"]:
             await self._keeper.store(key, None)
         else:
-            self._deal(Dealing(self._others, kept.record, hosted.handle, hosted.inherited, kept))
+            self._deal(Dealing(self._gateways, kept.record, hosted.handle, hosted.inherited, kept))
 
     def _deal(self, dealing: Dealing) -> None:
         self._dealings[dealing.record["number"]] = dealing
@@ -200,7 +199,7 @@ class Node:
 
     # Calls by senders on this node, about remote pairs
 
-    async def open_sender(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
+    async def open_sender(self, pair: int, home: str, terms: _handles.Terms, token: Token) -> bytes:
         """Returns a handle of a sender, which is in transit. Raises Ended if the pair no longer exists."""
         async with self._locks[pair]:
             outbox = self._outboxes.get(pair)
@@ -210,7 +209,7 @@ class Node:
                 return handle
             origin, first = await self._until_answered(home, "join", pair, self._name, token)
             record = {"pair": pair, "home": home, "origin": origin, "first": first, "terms": terms}
-            outbox = Outbox(self._name, self._others, record, None)
+            outbox = Outbox(self._name, self._gateways, record, None)
             await self._keeper.store(outbox.key, outbox.kept)
             self._begin(outbox)
             return outbox.grant()
@@ -253,7 +252,7 @@ class Node:
 
     # Calls by receivers on this node, about remote pairs
 
-    async def open_receiver(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
+    async def open_receiver(self, pair: int, home: str, terms: _handles.Terms, token: Token) -> bytes:
         """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
         return await self._inboxes.open(pair, home, terms, token)
 
@@ -277,7 +276,7 @@ class Node:
     async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
         while True:
             try:
-                return await self._others.call(node, method, *arguments)
+                return await self._gateways.call(node, method, *arguments)
             except LinkLost:
                 await asyncio.sleep(_PAUSE_S)
 
@@ -333,7 +332,7 @@ class Node:
 
     async def _check_nodes(self) -> None:
         sending = {node for hosted in self._hosted.values() for node, *_ in hosted.record["origins"].values()}
-        gone = await self._others.gone(sending)
+        gone = await self._gateways.gone(sending)
         for pair, hosted in list(self._hosted.items()):
             for origin, first, node in hosted.of_nodes(gone):
                 await self.over(pair, origin, first, ((node, 0),))
@@ -342,7 +341,7 @@ class Node:
 
     async def _ask_whether_left(self, pair: int, origin: int, first: int, node: str) -> None:
         with contextlib.suppress(LinkLost, Ended):  # other checks find nodes that are gone
-            peers = await self._others.call(node, "left", pair, origin, first)
+            peers = await self._gateways.call(node, "left", pair, origin, first)
             if peers is not None:
                 await self.over(pair, origin, first, peers)
 

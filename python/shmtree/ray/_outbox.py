@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._ipc.channel import Receiver, Terms
+from .._ipc.channel import Receiver
 from .._process import handles as _grants
 from . import _frames, _handles
-from ._dealing import Others
-from ._keeper import Kept, Key
-from ._pump import Peer, Pump, Room
+from ._dealing import Gateways
+from ._keeper import Key, StoredChannel
+from ._pump import Peer, Pump, Space
 from ._sources import Queued
 from ._tickets import Runs
 
@@ -17,45 +17,44 @@ from ._tickets import Runs
 class _ToHome:
     """The Link to the home of a pair."""
 
-    def __init__(self, others: Others, home: str, pair: int, origin: int, first: int) -> None:
-        self._others, self._home, self._whose, self._first = others, home, (pair, origin), first
+    def __init__(self, gateways: Gateways, home: str, pair: int, origin: int, first: int) -> None:
+        self._gateways, self._home, self._whose, self._first = gateways, home, (pair, origin), first
 
-    async def room(self, wait: bool) -> Room:
-        return Room(*await self._others.call(self._home, "room", *self._whose, wait))
+    async def space(self, wait: bool) -> Space:
+        return Space(*await self._gateways.call(self._home, "space", *self._whose, wait))
 
-    async def land(self, first: int, batch: _frames.Batch) -> Room:
+    async def land(self, first: int, batch: _frames.Batch) -> Space:
         buffers, sizes = zip(*batch)  # each buffer is an argument: small ones are sent with the call
-        return Room(*await self._others.call(self._home, "land", *self._whose, first, sizes, *buffers))
+        return Space(*await self._gateways.call(self._home, "land", *self._whose, first, sizes, *buffers))
 
     async def received(self, tickets: Runs) -> Runs:
-        found: Runs = await self._others.call(self._home, "received", *self._whose, tickets)
+        found: Runs = await self._gateways.call(self._home, "received", *self._whose, tickets)
         return found
 
     async def reclaim(self) -> tuple[int, list[int]]:
-        return (await self.room(False)).next, []  # messages at the home are available to all that request them
+        return (await self.space(False)).next, []  # messages at the home are available to all that request them
 
     async def reclaimed(self, tickets: list[int]) -> None:
         pass
 
     async def over(self, peers: tuple[Peer, ...]) -> None:
-        await self._others.call(self._home, "over", *self._whose, self._first, peers)
+        await self._gateways.call(self._home, "over", *self._whose, self._first, peers)
 
 
 class Outbox:
     """One outbox. The keys of `record`: pair, home, origin, first (the first ticket), terms."""
 
-    def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
+    def __init__(self, node: str, gateways: Gateways, record: dict[str, Any], kept: StoredChannel | None) -> None:
         if kept is None:
-            terms = Terms(*record["terms"])._replace(
-                on_peer_death="raise", portable=True
-            )  # the channel ends if its pair does not
-            self.channel = _handles.new_channel(terms)
+            # The channel ends, even if its pair does not.
+            own = {"kind": "pair", "on_peer_death": "raise", "portable": True}
+            self.channel = _handles.new_channel({**record["terms"], **own})
             self.handle = _handles.handle_of(self.channel)
         else:
             self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle
         self.record = record
         self.receiver: Receiver[Any] = Receiver._of(self.channel)
-        link = _ToHome(others, record["home"], record["pair"], record["origin"], record["first"])
+        link = _ToHome(gateways, record["home"], record["pair"], record["origin"], record["first"])
         self.pump = Pump(Queued(self.receiver, record["first"]), link, node)
 
     def grant(self) -> bytes:
@@ -71,5 +70,5 @@ class Outbox:
         return "out", self.record["pair"], self.record["origin"]
 
     @property
-    def kept(self) -> Kept:
-        return Kept(self.record, self.handle, "r", ())
+    def kept(self) -> StoredChannel:
+        return StoredChannel(self.record, self.handle, "r", ())

@@ -6,7 +6,8 @@ import contextlib
 import weakref
 from typing import Any
 
-from .._ipc.channel import pair_terms
+from .._ipc.arguments import limit
+from .._ipc.waiting import next_async
 from .._process import lifetime
 from ..errors import ChannelClosed
 from . import _ends
@@ -29,7 +30,7 @@ def create_pair(
         home: Where messages are stored until they are received: the handle of the actor that receives them, or the id
             of a node; None is this node. Choose the node that receives most of them; ends may be on any node.
     """
-    terms = pair_terms(capacity, max_bytes=max_bytes)
+    terms = {"kind": "pair", "capacity": limit("capacity", capacity), "max_bytes": limit("max_bytes", max_bytes)}
     pair, sending, receiving = make_pair(terms, home)
     sender, receiver = OfferedSender(pair, sending), OfferedReceiver(pair, receiving)
     sender._other, receiver._other = weakref.ref(receiver), weakref.ref(sender)
@@ -136,6 +137,13 @@ class OfferedSender(_Offered):
 
     _letter = "s"
 
+    def __exit__(self, *exception: object) -> None:
+        """Closes the end, by `fail` after an exception as other senders do."""
+        code = lifetime.failure_of(exception[1])
+        if code is not None and not self._closed:
+            self.open()._fail(code)
+        self.close()
+
 
 class OfferedReceiver(_Offered):
     """The receiving end in the process that made the pair."""
@@ -146,10 +154,19 @@ class OfferedReceiver(_Offered):
     __contains__ = None
 
     def __iter__(self) -> Any:
-        return iter(self.open())
+        return self
 
     def __next__(self) -> Any:
-        return next(self.open())
+        try:
+            return next(self.open())
+        except ChannelClosed:
+            raise StopIteration from None
 
     def __aiter__(self) -> Any:
-        return aiter(self.open())
+        return self
+
+    async def __anext__(self) -> Any:
+        return await next_async(self._get_async)
+
+    async def _get_async(self) -> Any:
+        return await self.open().get_async()

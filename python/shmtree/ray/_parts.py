@@ -27,9 +27,9 @@ class Plan(NamedTuple):
     seed: int | None
 
     def make(self) -> ReplayBuffer:
-        made = ReplayBuffer.__new__(ReplayBuffer)
-        made._make(self.spec, self.size, None, None, self.seed)
-        return made
+        buffer = ReplayBuffer.__new__(ReplayBuffer)
+        buffer._make(self.spec, self.size, None, None, self.seed)
+        return buffer
 
 
 class Weights(NamedTuple):

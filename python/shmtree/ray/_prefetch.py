@@ -19,7 +19,7 @@ def ahead(make: Callable[[threading.Event], _T], most: int) -> Iterator[_T]:
     soon.
     """
     stop = threading.Event()
-    made: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(most)
+    items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(most)
 
     def run() -> None:
         while not stop.is_set():
@@ -29,7 +29,7 @@ def ahead(make: Callable[[threading.Event], _T], most: int) -> Iterator[_T]:
                 item = (None, error)
             while not stop.is_set():
                 with contextlib.suppress(queue.Full):
-                    made.put(item, timeout=_SLICE_S)
+                    items.put(item, timeout=_SLICE_S)
                     break
             if item[1] is not None:
                 return
@@ -38,7 +38,7 @@ def ahead(make: Callable[[threading.Event], _T], most: int) -> Iterator[_T]:
     thread.start()
     try:
         while True:
-            value, error = made.get()
+            value, error = items.get()
             if error is not None:
                 raise error
             yield value

@@ -35,7 +35,7 @@ _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
 Peer = tuple[str, int]  # a node, and a process there
 
 
-class Room(NamedTuple):
+class Space(NamedTuple):
     """Answer of the other side: the next ticket that it expects, and its space from that ticket on."""
 
     next: int
@@ -59,10 +59,10 @@ class Ended(Exception):
 class Link(Protocol):
     """The other side of one pump. Every call may raise LinkLost or Ended, and may be repeated."""
 
-    async def room(self, wait: bool) -> Room:
+    async def space(self, wait: bool) -> Space:
         """Returns the space on the other side. With `wait`, blocks until there is some, but not indefinitely."""
 
-    async def land(self, first: int, batch: _frames.Batch) -> Room: ...
+    async def land(self, first: int, batch: _frames.Batch) -> Space: ...
     async def received(self, tickets: Runs) -> Runs:
         """Returns the given tickets that were received. Blocks until there is one, but not indefinitely."""
 
@@ -85,7 +85,7 @@ class _Call(NamedTuple):
 
     taken: list[_frames.Taken]
     nbytes: int
-    answer: asyncio.Future[Room]
+    answer: asyncio.Future[Space]
 
     @property
     def end(self) -> int:
@@ -109,7 +109,7 @@ class Pump:
         self.is_over = False  # the stream has ended: a new sender needs another channel
         self._link = link
         self._node = node
-        self._room = Room(0, 0, 0)  # the last answer
+        self._space = Space(0, 0, 0)  # the last answer
         self._calls: list[_Call] = []  # in the order of their tickets
         self._landed: dict[int, _frames.Taken] = {}  # not yet received, by ticket
         self._looked = 0.0  # time of the last check for an idle other side
@@ -121,7 +121,7 @@ class Pump:
             await self._run()
         except Ended:
             await self._acknowledge_last()
-            self._source.drop(list(self._landed.values()), self._room.next)
+            self._source.drop(list(self._landed.values()), self._space.next)
             raise
 
     async def _run(self) -> None:
@@ -144,7 +144,7 @@ class Pump:
             try:
                 if self._source.is_shared:
                     await self._take_back()
-                self._room = await self._link.room(False)
+                self._space = await self._link.space(False)
                 pause = _FIRST_PAUSE_S
                 await self._move_all(killed)
                 await self._link.over(tuple((self._node, pid) for pid in sorted(killed)))
@@ -167,13 +167,13 @@ class Pump:
                 elif self._calls:
                     answers = [call.answer for call in self._calls]
                     await asyncio.wait(answers, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-                elif self._room.idle and self._source.is_shared:
+                elif self._space.idle and self._source.is_shared:
                     await self._take_back()
-                    self._room = await self._link.room(True)
-                elif self._source.room() <= 0:
+                    self._space = await self._link.space(True)
+                elif self._source.space() <= 0:
                     await asyncio.sleep(_CHECK_S)
                 else:
-                    self._room = await self._link.room(True)
+                    self._space = await self._link.space(True)
         finally:
             self._give_back()
 
@@ -182,7 +182,7 @@ class Pump:
         now = time.monotonic()
         if self._source.is_shared and self._landed and not self._calls and now - self._looked > _SLICE_S:
             self._looked = now
-            self._room = await self._link.room(False)
+            self._space = await self._link.space(False)
 
     async def _take_back(self) -> None:
         """Takes back the messages that no process requests there, so that other nodes get them.
@@ -192,7 +192,7 @@ class Pump:
         expected, tickets = await self._link.reclaim()
         self.note_landed(self._source.landed_before(expected))
         taken = [self._landed.pop(each) for each in tickets if each in self._landed]
-        self._source.drop(taken, expected if self._room.idle else None)
+        self._source.drop(taken, expected if self._space.idle else None)
         if tickets:
             await self._link.reclaimed(tickets)
 
@@ -200,22 +200,22 @@ class Pump:
         for call in self._calls.copy():
             if not call.answer.done():
                 continue
-            room = call.answer.result()
-            if room.next < call.end:
+            space = call.answer.result()
+            if space.next < call.end:
                 raise LinkLost
             self.trouble = ""
-            if room.next >= self._room.next:
-                self._room = room
+            if space.next >= self._space.next:
+                self._space = space
             self._calls.remove(call)
             self.note_landed(call.taken)
 
     def _next_to_send(self) -> int:
-        return max([self._room.next, *(call.end for call in self._calls)])
+        return max([self._space.next, *(call.end for call in self._calls)])
 
     def _room_left(self) -> tuple[int, int]:
         """Returns the number of messages and bytes for which there is space after the calls in progress."""
-        messages = self._room.messages - (self._next_to_send() - self._room.next)
-        return min(messages, self._source.room()), self._room.nbytes - self._bytes_in_flight()
+        messages = self._space.messages - (self._next_to_send() - self._space.next)
+        return min(messages, self._source.space()), self._space.nbytes - self._bytes_in_flight()
 
     def _bytes_in_flight(self) -> int:
         return sum(call.nbytes for call in self._calls)
@@ -278,7 +278,7 @@ class Pump:
         The other messages return to the channel, and are taken again after their predecessors.
         """
         first = self._next_to_send()
-        known = [each for each in taken if each.ticket < self._room.next]
+        known = [each for each in taken if each.ticket < self._space.next]
         sent: list[_frames.Taken] = []
         for each in taken[len(known) :]:
             if each.ticket != first + len(sent):
@@ -291,13 +291,13 @@ class Pump:
             self._calls.append(_Call(sent, sum(each.frame.nbytes for each in sent), answer))
         return bool(sent or known)
 
-    async def _land(self, first: int, sent: list[_frames.Taken]) -> Room:
+    async def _land(self, first: int, sent: list[_frames.Taken]) -> Space:
         return await self._link.land(first, _frames.join(each.frame for each in sent))
 
     def _give_back(self) -> None:
         """Returns messages to the channel that are not known to have landed; they may still be landing."""
         calls, self._calls = self._calls, []
-        landed = self._room.next
+        landed = self._space.next
         for call in calls:
             if not call.answer.done():
                 call.answer.cancel()

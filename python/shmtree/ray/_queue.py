@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .._ipc.arguments import limit, whole
-from .._ipc.channel import Terms
 from ..errors import ChannelClosed
 from . import _ends
 from ._deaths import told_of_end
@@ -28,7 +27,8 @@ class Queue:
     """
 
     def __init__(self, maxsize: int = 0, *, max_bytes: int | None = None, home: Any = None) -> None:
-        terms = Terms(max(whole("maxsize", maxsize), 0), limit("max_bytes", max_bytes), "never")
+        limits = {"capacity": max(whole("maxsize", maxsize), 0), "max_bytes": limit("max_bytes", max_bytes)}
+        terms = {"kind": "queue", **limits, "on_peer_death": "wait"}
         self._become(*_ends.make_pair(terms, home))
 
     def _become(self, pair: Pair, sending: int, receiving: int) -> None:
@@ -92,7 +92,7 @@ class Queue:
     @property
     def maxsize(self) -> int:
         """Number of objects in the queue at which `put` blocks; 0 means no limit."""
-        return self._pair.terms.capacity
+        return int(self._pair.terms["capacity"])
 
     def qsize(self) -> int:
         """Returns the number of objects that are in the queue at its home.

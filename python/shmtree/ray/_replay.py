@@ -422,11 +422,11 @@ class ReplayBuffer:
         nodes, plan, buffer = find(os.path.abspath(path), how, bool(missing_ok))
         _load_arguments.check(plan.spec, example, columns, episodes)
         _parts.check_samplers(plan.spec.samplers)
-        made = cls.__new__(cls)
+        buffer_object = cls.__new__(cls)
         number = new_token()
-        made._begin(_Place(number, node, plan, dies, number if buffer is None else buffer), seeded)
-        made._cluster.load(nodes, os.path.abspath(path), how)
-        return made
+        buffer_object._begin(_Place(number, node, plan, dies, number if buffer is None else buffer), seeded)
+        buffer_object._cluster.load(nodes, os.path.abspath(path), how)
+        return buffer_object
 
     def clear(self) -> None:
         """Drops all rows of all shards. Writers stay open."""
@@ -482,6 +482,6 @@ def _on_peer_death(limits: Limits | None) -> OnPeerDeath:
 
 
 def _arrive(place: _Place) -> ReplayBuffer:
-    made = ReplayBuffer.__new__(ReplayBuffer)
-    made._become(place, None)
-    return made
+    buffer = ReplayBuffer.__new__(ReplayBuffer)
+    buffer._become(place, None)
+    return buffer

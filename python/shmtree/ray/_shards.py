@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ..replay import ReplayStats, Saved
 from ..replay._buffer import ReplayBuffer
 from . import _parts
-from ._node import Others, report
+from ._node import Gateways, report
 from ._pump import Ended, LinkLost
 from ._shard_files import Found, Loading, Saving, folder_of
 
@@ -72,8 +72,8 @@ class Shards:
     Other processes call each method except `start`, and may repeat a call with the same arguments.
     """
 
-    def __init__(self, node: str, others: Others, keeper: Any) -> None:
-        self._node, self._others, self._keeper = node, others, keeper
+    def __init__(self, node: str, gateways: Gateways, keeper: Any) -> None:
+        self._node, self._gateways, self._keeper = node, gateways, keeper
         self._homes: dict[int, Record] = {}  # next: number of the next shard; shards: node and handle by number
         self._here: dict[int, Shard] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -244,9 +244,9 @@ class Shards:
             return await getattr(self, method)(*arguments)
         while True:
             try:
-                return await self._others.call(node, method, *arguments)
+                return await self._gateways.call(node, method, *arguments)
             except LinkLost:
-                if await self._others.gone((node,)):  # a server that never called it gets no other notice
+                if await self._gateways.gone((node,)):  # a server that never called it gets no other notice
                     raise Ended(((node, 0),)) from None
                 await asyncio.sleep(_PAUSE_S)
 

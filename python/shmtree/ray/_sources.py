@@ -2,8 +2,8 @@
 
 A pump sends a sequence of consecutive tickets to one destination. In an outbox, they are the channel's own tickets,
 since all its messages go to the pair's home (`Queued`). Of the messages in a pair's ring, each receiving node gets a
-part. These messages are numbered anew for each node (`Dealt`), and a journal in shared memory records which message has
-which number.
+part. These messages are numbered anew for each node (`MessageShare`), and a journal in shared memory records which
+message has which number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Source(Protocol):
     receiver: Receiver[Any]
     is_shared: bool  # True if other nodes may get messages that are not received
 
-    def room(self) -> int:
+    def space(self) -> int:
         """Returns the number of messages that may be taken, in addition to those that are not acked yet."""
 
     def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
@@ -69,7 +69,7 @@ class Queued:
         self.receiver = receiver
         self._first = first
 
-    def room(self) -> int:
+    def space(self) -> int:
         return _UNLIMITED
 
     def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
@@ -132,7 +132,7 @@ class Journal:
         return found
 
 
-class Dealt:
+class MessageShare:
     """The part of a channel's messages that goes to one node; other receivers of the channel get other messages.
 
     Args:
@@ -173,7 +173,7 @@ class Dealt:
         """True while this source has taken messages that the node has not received yet."""
         return bool(self._unacked)
 
-    def room(self) -> int:
+    def space(self) -> int:
         oldest = next(iter(self._unacked), self._next)
         return WINDOW - 1 - (self._next - oldest) + len(self._again)
 

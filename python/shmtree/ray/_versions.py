@@ -17,7 +17,7 @@ from .._ipc.latest import Latest
 from .._process import arenas
 from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
 from . import _frames, _handles
-from ._keeper import Kept, Key
+from ._keeper import Key, StoredChannel
 from ._pump import Ended, LinkLost
 
 _LONGEST_S = 2.0
@@ -29,13 +29,13 @@ Newest = tuple[int, _frames.Batch]
 class Versions:
     """Use it from one event loop. See `_node.Node` for the arguments; `run` starts a coroutine."""
 
-    def __init__(self, others: Any, keeper: Any, run: Callable[[Any], None]) -> None:
-        self._others, self._keeper, self._run = others, keeper, run
+    def __init__(self, gateways: Any, keeper: Any, run: Callable[[Any], None]) -> None:
+        self._gateways, self._keeper, self._run = gateways, keeper, run
         self._hosted: dict[int, tuple[bytes, Latest]] = {}
         self._packed: dict[int, Newest] = {}
         self._mirrors: dict[int, tuple[bytes, Latest]] = {}
 
-    def restore(self, number: int, kept: Kept) -> None:
+    def restore(self, number: int, kept: StoredChannel) -> None:
         self._hosted[number] = (kept.handle, _handles.open_latest(kept.handle, quietly=True))
 
     async def store_all(self) -> None:
@@ -85,7 +85,7 @@ class Versions:
         known = 0
         while True:
             try:
-                newest = await self._others.call(home, "newest", number, known)
+                newest = await self._gateways.call(home, "newest", number, known)
             except LinkLost:
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -114,5 +114,5 @@ def _new_latest() -> tuple[bytes, Latest]:
     return handle, _handles.open_latest(handle, quietly=True)
 
 
-def _kept(number: int, handle: bytes) -> tuple[Key, Kept]:
-    return ("latest", number), Kept({"latest": number}, handle, "", (), is_latest=True)
+def _kept(number: int, handle: bytes) -> tuple[Key, StoredChannel]:
+    return ("latest", number), StoredChannel({"latest": number}, handle, "", (), is_latest=True)

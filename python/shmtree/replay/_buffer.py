@@ -110,7 +110,7 @@ class ReplayBuffer:
 
         def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
             found = open_known(name, REPLAY)
-            core = _core.Replay.open(found.arena, found.block, lambda made: _spec.Spec.of(made).nests())
+            core = _core.Replay.open(found.arena, found.block, lambda core_spec: _spec.Spec.of(core_spec).nests())
             names.check_known(name, found.arena, home, lambda: _memory.check(core, spec, size, home))
             return core, found
 
@@ -152,7 +152,7 @@ class ReplayBuffer:
 
     @classmethod
     def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None) -> ReplayBuffer:
-        core = _core.Replay.open(arena, block, lambda made: _spec.Spec.of(made).nests())
+        core = _core.Replay.open(arena, block, lambda core_spec: _spec.Spec.of(core_spec).nests())
         self = cls.__new__(cls)
         self._become(_spec.Spec.of(core.spec), core, name)
         return self

@@ -43,10 +43,10 @@ def _terms(core: _core.ReplaySpec, size: Size, arena: _core.Arena | None) -> tup
     return (positive("capacity", capacity), *terms)
 
 
-def check(made: _core.Replay, spec: Spec, size: Size, arena: _core.Arena | None) -> None:
+def check(buffer: _core.Replay, spec: Spec, size: Size, arena: _core.Arena | None) -> None:
     """Raises ValueError, with the differences, unless a buffer was made with these arguments."""
     core = spec.core()
-    made.check_options(core, *_terms(core, size, arena))
+    buffer.check_options(core, *_terms(core, size, arena))
 
 
 def make(spec: Spec, size: Size, arena: _core.Arena | None) -> _core.Replay:

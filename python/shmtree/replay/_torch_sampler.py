@@ -82,10 +82,13 @@ class PrioritizedSampler(_Standard):
         self._storage, self._keeps = storage, len(storage) if is_new else 0
 
     def _check(self, storage: SharedStorage) -> None:
-        made = storage.shared._spec.samplers.get("prioritized")
-        if made is None:
+        prioritized = storage.shared._spec.samplers.get("prioritized")
+        if prioritized is None:
             raise ValueError("the storage was made with prioritized=None: its rows have no priorities")
-        for name, mine, its in (("alpha", self._given_alpha, made.alpha), ("eps", self._given_eps, made.eps)):
+        for name, mine, its in (
+            ("alpha", self._given_alpha, prioritized.alpha),
+            ("eps", self._given_eps, prioritized.eps),
+        ):
             if mine is not None and mine != its:
                 raise ValueError(f"{name} is {mine}, but the priorities of the storage were made with {its}")
 

@@ -59,9 +59,9 @@ class SharedParameter(torch.nn.Parameter):
 def _ordinary(tensor: torch.Tensor) -> Any:
     """Returns a tensor of torch's own class on the same memory, for copies and files."""
     plain = torch.Tensor.detach(tensor).requires_grad_(tensor.requires_grad)
-    made = torch.nn.Parameter(plain, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else plain
-    made.grad = tensor.grad if tensor.is_leaf else None
-    return made
+    result = torch.nn.Parameter(plain, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else plain
+    result.grad = tensor.grad if tensor.is_leaf else None
+    return result
 
 
 def share(thing: Any, arena: Arena | None = None) -> Any:
@@ -99,9 +99,11 @@ def _map_tensors(nest: Any, made_of: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(nest, torch.Tensor):
         return made_of(nest)
     if isinstance(nest, dict):
-        made = OrderedDict() if type(nest) is OrderedDict else copy.copy(nest)  # without the attributes that torch adds
-        made.update((key, _map_tensors(value, made_of)) for key, value in nest.items())
-        return made
+        result = (
+            OrderedDict() if type(nest) is OrderedDict else copy.copy(nest)
+        )  # without the attributes that torch adds
+        result.update((key, _map_tensors(value, made_of)) for key, value in nest.items())
+        return result
     if isinstance(nest, tuple) and hasattr(nest, "_make"):
         return nest._make(_map_tensors(value, made_of) for value in nest)
     if type(nest) in (list, tuple):
@@ -143,9 +145,9 @@ class _Places:
     def _copy(tensor: torch.Tensor, first: int, memory: np.ndarray[Any, Any]) -> torch.Tensor:
         # Each tensor gets its own slice, so that torch.save() of one tensor does not write all of them.
         piece = memory[first : first + tensor.numel() * tensor.element_size()]
-        made = torch.from_numpy(piece).view(tensor.dtype).reshape(tensor.shape)
+        result = torch.from_numpy(piece).view(tensor.dtype).reshape(tensor.shape)
         with torch.no_grad():
-            return made.copy_(torch.Tensor.detach(tensor))
+            return result.copy_(torch.Tensor.detach(tensor))
 
 
 def share_(thing: _T) -> _T:

@@ -66,10 +66,10 @@ def _array_of(latest: Latest, tensor: torch.Tensor) -> Any:
     source = tensor.detach().resolve_conj().resolve_neg()
     plain, name = arrays.plain_dtype(source.dtype)
     if source.device.type != "cpu" or source.layout is not torch.strided:
-        made = latest.new_empty(tuple(source.shape), plain)
-        if made.size:
-            _tensor_on(made, source.dtype).copy_(source)
-        return made
+        array = latest.new_empty(tuple(source.shape), plain)
+        if array.size:
+            _tensor_on(array, source.dtype).copy_(source)
+        return array
     if name is not None and str(np.dtype(plain)) != name:
         source = source.contiguous().view(getattr(torch, f"int{8 * source.element_size()}"))
         return source.numpy().view(plain)

@@ -85,11 +85,11 @@ BatchPool::Piece BatchPool::make(std::size_t bytes) {
   if (bytes > kLarge && bytes > platform::available_memory_bytes()) throw std::bad_alloc();
   const std::size_t alignment = bytes >= kHugeBytes ? kHugeBytes / 2 : kAlignment;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-  Piece made{.data = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(std::aligned_alloc(alignment, size))),
-             .bytes = size};
-  if (!made.data) throw std::bad_alloc();
-  if (bytes >= kHugeBytes) platform::advise_huge(made.data.get(), size);
-  return made;
+  Piece piece{.data = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(std::aligned_alloc(alignment, size))),
+              .bytes = size};
+  if (!piece.data) throw std::bad_alloc();
+  if (bytes >= kHugeBytes) platform::advise_huge(piece.data.get(), size);
+  return piece;
 }
 
 BatchPool::Piece BatchPool::find(std::size_t bytes) noexcept {
@@ -108,7 +108,7 @@ std::shared_ptr<std::byte> BatchPool::take(std::size_t bytes) {
   if (!found.data) found = make(bytes);
   std::byte* const data = found.data.get();
   auto give_back = [pool = weak_from_this(), piece = std::make_shared<Piece>(std::move(found))](std::byte*) noexcept {
-    if (const auto known = pool.lock()) known->give_back(std::move(*piece));
+    if (const auto owner = pool.lock()) owner->give_back(std::move(*piece));
   };
   return std::shared_ptr<std::byte>(data, std::move(give_back));
 }

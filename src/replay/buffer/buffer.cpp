@@ -41,9 +41,9 @@ void SamplerPool::give_back(std::size_t table, std::unique_ptr<Sampler> sampler)
 Result<BorrowedSampler> BorrowedSampler::take(Buffer& buffer, std::size_t table) {
   auto sampler = buffer.samplers().take(table);
   if (sampler == nullptr) {
-    auto made = Sampler::make(buffer.tables(), table, buffer.new_seed());
-    if (!made) return std::move(made).error();
-    sampler = std::move(*made);
+    auto created = Sampler::make(buffer.tables(), table, buffer.new_seed());
+    if (!created) return std::move(created).error();
+    sampler = std::move(*created);
   }
   return BorrowedSampler(buffer, table, std::move(sampler));
 }
@@ -168,9 +168,9 @@ Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memor
                                              const WaitContext& wait) {
   const auto note = Store::note_at(arena, block, wait);
   if (!note) return note.error();
-  auto known = unpack(std::as_bytes(std::span(note->bytes)));
-  if (!known) return std::move(known).error();
-  Spec& spec = *known;
+  auto unpacked = unpack(std::as_bytes(std::span(note->bytes)));
+  if (!unpacked) return std::move(unpacked).error();
+  Spec& spec = *unpacked;
   auto store = Store::open(std::move(arena), block, spec.leaf_bytes(), wait);
   if (!store) return std::move(store).error();
   auto tables = Tables::open(std::move(*store));

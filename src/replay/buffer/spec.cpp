@@ -32,8 +32,8 @@ constexpr Type kTypes[] = {
 };
 
 std::string shown(const SpecLeaf& leaf) {
-  const auto known = std::ranges::find(kTypes, leaf.dtype, &Type::text);
-  std::string text = known == std::end(kTypes) ? leaf.dtype : std::string(known->name);
+  const auto found = std::ranges::find(kTypes, leaf.dtype, &Type::text);
+  std::string text = found == std::end(kTypes) ? leaf.dtype : std::string(found->name);
   text += ", shape (";
   for (const std::uint64_t size : leaf.shape) text += std::to_string(size) + ",";
   return text + ")";
@@ -171,10 +171,10 @@ std::uint32_t frames_of(const Spec& spec, std::size_t leaf) noexcept {
   return found == spec.stack.end() ? 0 : found->second;
 }
 
-Output output_of(const Spec& spec, std::size_t leaf, What plain, What stacked) {
+Output output_of(const Spec& spec, std::size_t leaf, OutputKind plain, OutputKind stacked) {
   const std::uint32_t frames = frames_of(spec, leaf);
-  if (frames == 0) return {.what = plain, .leaf = leaf};
-  return {.what = stacked, .leaf = leaf, .frames = frames, .repeats_first = spec.repeats_first};
+  if (frames == 0) return {.kind = plain, .leaf = leaf};
+  return {.kind = stacked, .leaf = leaf, .frames = frames, .repeats_first = spec.repeats_first};
 }
 
 }  // namespace
@@ -218,19 +218,20 @@ GatherOptions Spec::outputs() const {
   GatherOptions options{.n_step = n_step, .gamma = gamma};
   std::vector<Output>& outputs = options.outputs;
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
-    outputs.push_back(output_of(*this, leaf, What::kHere, What::kStack));
+    outputs.push_back(output_of(*this, leaf, OutputKind::kHere, OutputKind::kStack));
   }
   if (n_step > 1) {
-    outputs[*reward] = {
-        .what = What::kRewardSum, .leaf = *reward, .is_double = dtype_of(leaves[*reward].dtype) == DType::kFloat64};
+    outputs[*reward] = {.kind = OutputKind::kRewardSum,
+                        .leaf = *reward,
+                        .is_double = dtype_of(leaves[*reward].dtype) == DType::kFloat64};
   }
   for (const std::size_t leaf : next) {
-    outputs.push_back(output_of(*this, leaf, What::kSuccessor, What::kSuccessorStack));
+    outputs.push_back(output_of(*this, leaf, OutputKind::kSuccessor, OutputKind::kSuccessorStack));
   }
-  outputs.push_back({.what = What::kHere, .leaf = leaves.size()});
-  outputs.push_back({.what = What::kStream});
-  outputs.push_back({.what = What::kStep});
-  if (has_discount()) outputs.push_back({.what = What::kDiscount});
+  outputs.push_back({.kind = OutputKind::kHere, .leaf = leaves.size()});
+  outputs.push_back({.kind = OutputKind::kStream});
+  outputs.push_back({.kind = OutputKind::kStep});
+  if (has_discount()) outputs.push_back({.kind = OutputKind::kDiscount});
   return options;
 }
 

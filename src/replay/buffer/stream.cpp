@@ -9,8 +9,8 @@ namespace shmtree::replay {
 namespace {
 
 std::uint32_t new_stream(const Store& store) {
-  static std::atomic<std::uint64_t> made{0};
-  Random mix(std::uint64_t{store.arena()->current_identity()} << 32 ^ made.fetch_add(1));
+  static std::atomic<std::uint64_t> streams{0};
+  Random mix(std::uint64_t{store.arena()->current_identity()} << 32 ^ streams.fetch_add(1));
   return static_cast<std::uint32_t>(mix.next());
 }
 

@@ -180,19 +180,19 @@ Status Loader::LoadState::describe(const StateEntry& chunk) {
       const auto found = chunk_of.find(chunk.previous);
       const std::uint64_t last = found == chunk_of.end() ? ratio - 1 : (chunks[found->second].rows - 1u) / here;
       previous = chunk.previous == 0 ? 0 : chunk.previous * ratio + last;
-      if (found != chunk_of.end() && previous >= window.head) store_relaxed(store.about(previous).next, ticket);
+      if (found != chunk_of.end() && previous >= window.head) store_relaxed(store.info(previous).next, ticket);
     }
-    About& about = store.about(ticket);
-    store_relaxed(about.owner, memory::kNoIdentity);
+    ChunkInfo& info = store.info(ticket);
+    store_relaxed(info.owner, memory::kNoIdentity);
     const StreamStep first = step_of(streams_of(chunk, saved.header.rows_per_chunk), begin);
-    store_relaxed(about.stream, first.stream);
-    store_relaxed(about.first_row, first.rows);
-    store_relaxed(about.previous, previous);
-    store_relaxed(about.next, next);
-    store_relaxed(about.ends, chunk.ends >> begin & bits_below(here));
-    store_relaxed(about.finals, chunk.finals >> begin & bits_below(here));
-    store_relaxed(about.truncated, chunk.truncated >> begin & bits_below(here));
-    store_relaxed(about.begins, chunk.begins >> begin & bits_below(here));
+    store_relaxed(info.stream, first.stream);
+    store_relaxed(info.first_row, first.rows);
+    store_relaxed(info.previous, previous);
+    store_relaxed(info.next, next);
+    store_relaxed(info.ends, chunk.ends >> begin & bits_below(here));
+    store_relaxed(info.finals, chunk.finals >> begin & bits_below(here));
+    store_relaxed(info.truncated, chunk.truncated >> begin & bits_below(here));
+    store_relaxed(info.begins, chunk.begins >> begin & bits_below(here));
     store.leave_chunk({.ticket = ticket,
                        .rows = static_cast<std::uint32_t>(of_part(chunk.rows)),
                        .ready = static_cast<std::uint32_t>(of_part(chunk.ready)),

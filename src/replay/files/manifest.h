@@ -9,7 +9,7 @@
 #include "platform/folder.h"
 #include "replay/files/layout.h"
 #include "replay/rate_limiter/rate_limiter.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

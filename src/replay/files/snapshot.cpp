@@ -18,16 +18,16 @@ StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   const Progress at = store.progress(ticket);
   StateEntry entry{};
   if (at.ticket != ticket || at.rows == 0 || at.rows > most) return entry;
-  const About& about = store.about(ticket);
+  const ChunkInfo& info = store.info(ticket);
   const std::uint64_t written = bits_below(at.rows);
   entry.ticket = ticket;
-  entry.first_row = load_relaxed(about.first_row);
-  entry.previous = load_relaxed(about.previous);
-  entry.ends = load_relaxed(about.ends) & written;
-  entry.finals = load_relaxed(about.finals) & written;
-  entry.truncated = load_relaxed(about.truncated) & entry.ends;
-  entry.begins = load_relaxed(about.begins) & written;
-  entry.stream = load_relaxed(about.stream);
+  entry.first_row = load_relaxed(info.first_row);
+  entry.previous = load_relaxed(info.previous);
+  entry.ends = load_relaxed(info.ends) & written;
+  entry.finals = load_relaxed(info.finals) & written;
+  entry.truncated = load_relaxed(info.truncated) & entry.ends;
+  entry.begins = load_relaxed(info.begins) & written;
+  entry.stream = load_relaxed(info.stream);
   entry.rows = static_cast<std::uint16_t>(at.rows);
   entry.ready = static_cast<std::uint16_t>(std::min(at.ready, at.rows));
   fence_acquire();
@@ -53,17 +53,17 @@ bool has_successors(const std::vector<StateEntry>& chunks,
 }  // namespace
 
 Snapshot Snapshot::of(const Store& store) {
-  Snapshot made{.chunks = {}, .window = store.window()};
-  std::uint64_t ticket = made.window.head;
-  for (int round = 0; round < kMaxSnapshotRounds && ticket < made.window.tail; ++round) {
-    for (; ticket < made.window.tail; ++ticket) {
+  Snapshot snapshot{.chunks = {}, .window = store.window()};
+  std::uint64_t ticket = snapshot.window.head;
+  for (int round = 0; round < kMaxSnapshotRounds && ticket < snapshot.window.tail; ++round) {
+    for (; ticket < snapshot.window.tail; ++ticket) {
       const StateEntry entry = entry_of(store, ticket);
-      if (entry.ticket != 0) made.chunks.push_back(entry);
+      if (entry.ticket != 0) snapshot.chunks.push_back(entry);
     }
-    made.window.tail = std::max(made.window.tail, store.window().tail);
+    snapshot.window.tail = std::max(snapshot.window.tail, store.window().tail);
   }
-  made.window.tail = ticket;
-  return made;
+  snapshot.window.tail = ticket;
+  return snapshot;
 }
 
 void Snapshot::forget_before(std::uint64_t head) {

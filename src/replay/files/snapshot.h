@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "replay/files/layout.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::replay {
 
 using namespace platform;
@@ -70,6 +72,7 @@ std::uint64_t Credits::credits_of(std::uint32_t slot) const noexcept {
 // Changes the count and the slot's credits by `by`. Returns false, and changes nothing, if the total is not `before`
 // any more.
 bool Credits::change(std::uint32_t slot, std::uint64_t before, std::int64_t by) noexcept {
+  SHMTREE_DCHECK(slot < memory::kMaxParticipants && by != 0 && by <= static_cast<std::int64_t>(kMaxCredits));
   std::uint64_t at = load_acquire(words_.parts[slot]);
   Part part = unpack_part(at);
   if (part.change != 0) part.change = 0;  // damaged: the owner has no other operation in progress

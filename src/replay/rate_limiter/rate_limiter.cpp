@@ -6,6 +6,7 @@
 #include <string>
 
 #include "memory/event.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 #include "platform/never_destroyed.h"
 
@@ -63,17 +64,18 @@ Result<RateLimit> RateLimiter::checked(const RateLimit& limit, std::uint64_t cap
 }
 
 void RateLimiter::make(RateLimiterWords& words, const RateLimit& checked) noexcept {
+  SHMTREE_DCHECK(checked.error_buffer >= 1 && checked.min_size >= 1);
   words.samples_per_insert = checked.samples_per_insert;
   words.error_buffer = checked.error_buffer;
   words.min_size = checked.min_size;
 }
 
 RateLimiter::RateLimiter(RateLimiterWords& words, std::shared_ptr<memory::Arena> arena,
-                         std::shared_ptr<BufferMembers> members, std::uint64_t about) noexcept
+                         std::shared_ptr<BufferMembers> members, std::uint64_t block) noexcept
     : words_(words),
       arena_(std::move(arena)),
       members_(std::move(members)),
-      about_(about),
+      block_(block),
       inserts_(words.inserts),
       samples_(words.samples),
       limit_{.samples_per_insert = load_once(words.samples_per_insert),
@@ -90,6 +92,7 @@ std::uint64_t RateLimiter::inserts() const noexcept {
 
 // Returns how many more rows may be added, up to `most`, if `inserts` rows are added or have credits.
 std::uint64_t RateLimiter::insertable(std::uint64_t inserts, std::uint64_t most) const noexcept {
+  SHMTREE_DCHECK(most <= kMaxCredits / 2);
   const double offset = limit_.samples_per_insert * static_cast<double>(limit_.min_size);
   const double available = offset + limit_.error_buffer + static_cast<double>(samples_.count());
   const std::uint64_t free = limit_.min_size - std::min(limit_.min_size, inserts);
@@ -158,7 +161,7 @@ Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext
     if (ready()) return true;  // all that they did happened before they died
     return std::move(alive).error();
   };
-  memory::EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
+  memory::EventWait waiting(by.event, {arena_->participants(), by.what, block_}, wait);
   auto came = memory::wait_until(waiting, wait, "the rate limit", ready, check_members);
   return came ? std::move(taken) : std::move(came).error();
 }

@@ -48,9 +48,9 @@ class RateLimiter {
   static Result<RateLimit> checked(const RateLimit& limit, std::uint64_t capacity);
 
   // `words` were initialised by make() and are untrusted. `members`, which may be null, detect the death of writers and
-  // samplers. `about` is the buffer's packed block, by which waiters_of() finds waiting processes.
+  // samplers. `block` is the buffer's packed block, by which waiters_of() finds waiting processes.
   RateLimiter(RateLimiterWords& words, std::shared_ptr<memory::Arena> arena,
-              std::shared_ptr<BufferMembers> members = nullptr, std::uint64_t about = 0) noexcept;
+              std::shared_ptr<BufferMembers> members = nullptr, std::uint64_t block = 0) noexcept;
   static void make(RateLimiterWords& words, const RateLimit& checked) noexcept;
 
   RateLimit limit() const noexcept;
@@ -97,7 +97,7 @@ class RateLimiter {
   RateLimiterWords& words_;
   const std::shared_ptr<memory::Arena> arena_;
   const std::shared_ptr<BufferMembers> members_;
-  const std::uint64_t about_;
+  const std::uint64_t block_;
   Credits inserts_, samples_;
   const RateLimit limit_;
 };

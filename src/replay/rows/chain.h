@@ -9,7 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "replay/rows/store.h"
+#include "platform/dcheck.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 
@@ -37,7 +38,7 @@ class Chain {
 
   // Returns the slot after this one in its stream, if it is written.
   Position after(Position at) const noexcept {
-    const std::uint64_t next = platform::load_acquire(store_.about(at.ticket).next);  // set after the last slot
+    const std::uint64_t next = platform::load_acquire(store_.info(at.ticket).next);  // set after the last slot
     if (at.slot + 1 < written(at.ticket)) return {at.ticket, at.slot + 1};
     return leads_to(at.ticket, next) ? Position{next, 0} : Position{};
   }
@@ -46,14 +47,14 @@ class Chain {
   Before step_back(Position& at) const noexcept {
     Position to{at.ticket, at.slot - 1};
     if (at.slot == 0) {
-      const std::uint64_t previous = platform::load_relaxed(store_.about(at.ticket).previous);
+      const std::uint64_t previous = platform::load_relaxed(store_.info(at.ticket).previous);
       if (previous == 0) return Before::kBegin;
       const std::uint32_t there = previous < at.ticket ? written(previous) : 0;
       if (there == 0) return Before::kGone;
       to = {previous, there - 1};
     }
-    const About& about = store_.about(to.ticket);
-    const bool ends = is_set(about.finals, to.slot) || (is_set(about.ends, to.slot) && !is_final(at));
+    const ChunkInfo& info = store_.info(to.ticket);
+    const bool ends = is_set(info.finals, to.slot) || (is_set(info.ends, to.slot) && !is_final(at));
     if (ends) return Before::kBegin;
     at = to;
     return Before::kThere;
@@ -63,14 +64,16 @@ class Chain {
   // the end of its episode. Finds `successor` only if wants_successor.
   template <class Visit>
   Reach reach(Position from, std::uint32_t n, bool wants_successor, Visit visit) const noexcept {
+    SHMTREE_DCHECK(n != 0);
     Reach result;
     for (Position at = from;;) {
-      const About& about = store_.about(at.ticket);
-      const std::uint64_t next = platform::load_acquire(about.next);
+      const ChunkInfo& info = store_.info(at.ticket);
+      const std::uint64_t next = platform::load_acquire(info.next);
       const std::uint32_t end = written(at.ticket);
       if (at.slot >= end) return {};
-      const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(about.ends) >> at.slot));
+      const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(info.ends) >> at.slot));
       const std::uint32_t here = std::min({n - result.rows, end - at.slot, to_end == 64 ? 64 : to_end + 1});
+      SHMTREE_DCHECK(here != 0 && at.slot + here <= store_.shape().rows_per_chunk);
       visit(at, here);
       result.rows += here;
       result.last = {at.ticket, at.slot + here - 1};
@@ -90,14 +93,15 @@ class Chain {
   // Writes to `out` the indices of the row itself and of every `stride`-th row after it in its episode. Stops at the
   // first row that is not ready, or when `out` is full. Returns the number written.
   std::size_t follow(Position from, std::uint64_t stride, std::span<std::uint64_t> out) const noexcept {
+    SHMTREE_DCHECK(stride != 0);
     std::size_t count = 0;
     for (std::uint64_t skipped = 0; count < out.size();) {
-      const About& about = store_.about(from.ticket);
-      const std::uint64_t next = platform::load_acquire(about.next);  // set once the chunk has its last row
+      const ChunkInfo& info = store_.info(from.ticket);
+      const std::uint64_t next = platform::load_acquire(info.next);  // set once the chunk has its last row
       const Progress now = progress(from.ticket);
       const std::uint32_t ready = std::min(now.ready, now.rows);
       if (from.slot >= ready) break;
-      const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(about.ends) >> from.slot));
+      const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(info.ends) >> from.slot));
       const std::uint32_t here = std::min(ready - from.slot, to_end + 1);
       for (; skipped < here && count < out.size(); skipped += stride) {
         out[count++] = store_.shape().index_of(from.ticket, from.slot + skipped);
@@ -110,12 +114,13 @@ class Chain {
   }
 
   bool is_final(Position at) const noexcept {
-    return store_.shape().finals && is_set(store_.about(at.ticket).finals, at.slot);
+    return store_.shape().finals && is_set(store_.info(at.ticket).finals, at.slot);
   }
-  bool is_end(Position at) const noexcept { return is_set(store_.about(at.ticket).ends, at.slot); }
+  bool is_end(Position at) const noexcept { return is_set(store_.info(at.ticket).ends, at.slot); }
 
  private:
   static bool is_set(const std::atomic<std::uint64_t>& bits, std::uint32_t slot) noexcept {
+    SHMTREE_DCHECK(slot < kMaxRowsPerChunk);
     return (platform::load_relaxed(bits) >> slot & 1) != 0;
   }
   // Returns the state of the chunk with this ticket, with `rows` limited to the slots of a chunk. Empty if no chunk has
@@ -129,11 +134,11 @@ class Chain {
   }
   std::uint32_t written(std::uint64_t ticket) const noexcept { return progress(ticket).rows; }
   bool leads_to(std::uint64_t ticket, std::uint64_t next) const noexcept {
-    return next > ticket && written(next) != 0 && platform::load_relaxed(store_.about(next).previous) == ticket;
+    return next > ticket && written(next) != 0 && platform::load_relaxed(store_.info(next).previous) == ticket;
   }
   Reach ended(Reach result, bool wants_successor) const noexcept {
     result.there = true;
-    result.terminated = !is_set(store_.about(result.last.ticket).truncated, result.last.slot);
+    result.terminated = !is_set(store_.info(result.last.ticket).truncated, result.last.slot);
     if (!wants_successor) return result;
     const Position final = after(result.last);
     result.successor = final.ticket != 0 && is_final(final) ? final : result.last;

@@ -27,30 +27,30 @@ constexpr std::size_t kLargeRows = 4;      // rows per block of larger ones
 // Minimum bytes per thread. Starting a thread takes as long as copying 100 KB.
 constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;
 
-bool is_of_leaf(What what) noexcept {
-  return what != What::kDiscount && what != What::kStream && what != What::kStep;
+bool is_of_leaf(OutputKind kind) noexcept {
+  return kind != OutputKind::kDiscount && kind != OutputKind::kStream && kind != OutputKind::kStep;
 }
-bool is_stack(What what) noexcept {
-  return what == What::kStack || what == What::kSuccessorStack;
+bool is_stack(OutputKind kind) noexcept {
+  return kind == OutputKind::kStack || kind == OutputKind::kSuccessorStack;
 }
 
 Status check(const Shape& shape, const GatherOptions& options, const Output& output) {
-  if (is_of_leaf(output.what) && output.leaf >= shape.leaves.size()) {
+  if (is_of_leaf(output.kind) && output.leaf >= shape.leaves.size()) {
     return invalid("leaf number " + std::to_string(output.leaf) + " of rows with " +
                    std::to_string(shape.leaves.size()) + " leaves");
   }
-  if (is_stack(output.what) && (output.frames == 0 || output.frames > Gather::kMaxFrames)) {
+  if (is_stack(output.kind) && (output.frames == 0 || output.frames > Gather::kMaxFrames)) {
     return invalid("a stack has " + std::to_string(output.frames) + " frames; it must have 1 to " +
                    std::to_string(Gather::kMaxFrames));
   }
-  const bool after = output.what == What::kSuccessor || output.what == What::kSuccessorStack;
-  const bool sums = output.what == What::kRewardSum || output.what == What::kDiscount;
+  const bool after = output.kind == OutputKind::kSuccessor || output.kind == OutputKind::kSuccessorStack;
+  const bool sums = output.kind == OutputKind::kRewardSum || output.kind == OutputKind::kDiscount;
   if ((after && options.n_step > shape.ahead) || (sums && options.n_step > shape.ahead + 1)) {
     return invalid("the batch needs the row " + std::to_string(options.n_step) +
                    " steps later, but rows are ready after " + std::to_string(shape.ahead) + " successors");
   }
   const std::uint64_t number = output.is_double ? 8 : 4;
-  if (output.what == What::kRewardSum && shape.leaves[output.leaf].bytes % number != 0) {
+  if (output.kind == OutputKind::kRewardSum && shape.leaves[output.leaf].bytes % number != 0) {
     return invalid("a leaf of " + std::to_string(shape.leaves[output.leaf].bytes) + " bytes cannot be summed");
   }
   return success();
@@ -91,7 +91,7 @@ class GatherBlock {
   explicit GatherBlock(const Gather& gather);
 
   // Prefetches the words that look_up() reads.
-  static void fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept;
+  static void fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_info) noexcept;
   // Locates the rows and their successors and frames. Marks rows that are gone. Writes the earliest ticket that each
   // other row needs to `earliest`, unless that is empty.
   void look_up(std::span<const std::uint64_t> indices, std::span<bool> gone,
@@ -151,10 +151,10 @@ GatherBlock::GatherBlock(const Gather& gather)
       stacks_here_(gather.block_ * gather.frames_here_),
       stacks_after_(gather.block_ * gather.frames_after_) {}
 
-void GatherBlock::fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept {
+void GatherBlock::fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_info) noexcept {
   for (const std::uint64_t index : indices) {
     const std::uint64_t ticket = store.shape().ticket_of(index);
-    if (ticket <= kMaxTicket) store.fetch_words(ticket, with_about);
+    if (ticket <= kMaxTicket) store.fetch_words(ticket, with_info);
   }
 }
 
@@ -209,12 +209,12 @@ bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest)
     return false;
   }
   if (gather_.provenance_) {
-    const About& about = store_.about_of_chunk(chunk);
+    const ChunkInfo& info = store_.info_of_chunk(chunk);
     const StreamStep step = step_of({.ticket = at.ticket,
                                      .rows_per_chunk = shape.rows_per_chunk,
-                                     .first = {load_relaxed(about.stream), load_relaxed(about.first_row)},
-                                     .begins = load_relaxed(about.begins),
-                                     .finals = load_relaxed(about.finals)},
+                                     .first = {load_relaxed(info.stream), load_relaxed(info.first_row)},
+                                     .begins = load_relaxed(info.begins),
+                                     .finals = load_relaxed(info.finals)},
                                     at.slot);
     streams_[row] = step.stream;
     steps_[row] = static_cast<std::int64_t>(step.rows);
@@ -349,17 +349,17 @@ void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Output& output = outputs[i];
     std::byte* const to = out[i] + first * gather_.bytes_[i];
-    switch (output.what) {
-      case What::kHere: copy_leaves(here_, leaves[output.leaf], to); break;
-      case What::kSuccessor: copy_leaves(after_, leaves[output.leaf], to); break;
-      case What::kStack: copy_stacks(true, output, to); break;
-      case What::kSuccessorStack: copy_stacks(false, output, to); break;
-      case What::kRewardSum:
+    switch (output.kind) {
+      case OutputKind::kHere: copy_leaves(here_, leaves[output.leaf], to); break;
+      case OutputKind::kSuccessor: copy_leaves(after_, leaves[output.leaf], to); break;
+      case OutputKind::kStack: copy_stacks(true, output, to); break;
+      case OutputKind::kSuccessorStack: copy_stacks(false, output, to); break;
+      case OutputKind::kRewardSum:
         output.is_double ? sum<double>(leaves[output.leaf], to) : sum<float>(leaves[output.leaf], to);
         break;
-      case What::kDiscount: output.is_double ? discounts<double>(to) : discounts<float>(to); break;
-      case What::kStream: numbers(streams_, to); break;
-      case What::kStep: numbers(steps_, to); break;
+      case OutputKind::kDiscount: output.is_double ? discounts<double>(to) : discounts<float>(to); break;
+      case OutputKind::kStream: numbers(streams_, to); break;
+      case OutputKind::kStep: numbers(steps_, to); break;
     }
   }
 }
@@ -369,24 +369,24 @@ void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const
 Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
     : store_(std::move(store)), options_(std::move(options)) {
   for (const Output& output : options_.outputs) {
-    const std::uint64_t leaf = is_of_leaf(output.what) ? store_->shape().leaves[output.leaf].bytes : 0;
-    const bool after = output.what == What::kSuccessor || output.what == What::kSuccessorStack;
-    const bool sums = output.what == What::kRewardSum, discount = output.what == What::kDiscount;
-    bytes_.push_back(is_stack(output.what)           ? output.frames * leaf
+    const std::uint64_t leaf = is_of_leaf(output.kind) ? store_->shape().leaves[output.leaf].bytes : 0;
+    const bool after = output.kind == OutputKind::kSuccessor || output.kind == OutputKind::kSuccessorStack;
+    const bool sums = output.kind == OutputKind::kRewardSum, discount = output.kind == OutputKind::kDiscount;
+    bytes_.push_back(is_stack(output.kind)           ? output.frames * leaf
                      : leaf != 0                     ? leaf
                      : discount && !output.is_double ? 4
                                                      : 8);
     row_bytes_ += bytes_.back();
     wants_successor_ = wants_successor_ || after;
     reaches_ = reaches_ || after || sums || discount;
-    provenance_ = provenance_ || output.what == What::kStream || output.what == What::kStep;
+    provenance_ = provenance_ || output.kind == OutputKind::kStream || output.kind == OutputKind::kStep;
     if (sums) sums_ = true, sum_leaf_ = output.leaf;
-    if (is_stack(output.what)) stack_leaf_ = output.leaf;
-    const bool has_column = is_of_leaf(output.what) && store_->shape().leaves[output.leaf].has_column;
-    if (has_column && output.what == What::kHere) columns_here_.push_back(output.leaf);
-    if (has_column && output.what == What::kSuccessor) columns_after_.push_back(output.leaf);
+    if (is_stack(output.kind)) stack_leaf_ = output.leaf;
+    const bool has_column = is_of_leaf(output.kind) && store_->shape().leaves[output.leaf].has_column;
+    if (has_column && output.kind == OutputKind::kHere) columns_here_.push_back(output.leaf);
+    if (has_column && output.kind == OutputKind::kSuccessor) columns_after_.push_back(output.leaf);
     std::uint32_t& most = after ? frames_after_ : frames_here_;
-    if (is_stack(output.what)) most = std::max(most, output.frames);
+    if (is_stack(output.kind)) most = std::max(most, output.frames);
   }
   for (std::uint32_t i = 0; i <= options_.n_step; ++i) powers_.push_back(std::pow(options_.gamma, i));
   block_ = row_bytes_ <= kSmallRow ? GatherBlock::kMaxRows : kLargeRows;
@@ -406,26 +406,18 @@ Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions 
   return out_of_memory();
 }
 
-Result<Gather> Gather::of_rows(std::shared_ptr<const Store> store) try {
-  GatherOptions options;
-  for (std::size_t leaf = 0; leaf < store->shape().leaves.size(); ++leaf) options.outputs.push_back({.leaf = leaf});
-  return create(std::move(store), std::move(options));
-} catch (const std::bad_alloc&) {
-  return out_of_memory();
-}
-
 // Reads some rows of the batch, the first of which is row `first`.
 Gather::Outcome Gather::read_part(std::span<const std::uint64_t> indices, std::size_t first,
                                   std::span<std::byte* const> out, std::span<bool> gone,
                                   std::span<std::uint64_t> earliest) const noexcept try {
   GatherBlock blocks[2]{GatherBlock(*this), GatherBlock(*this)};
-  const bool with_about = reaches_ || provenance_ || frames_here_ != 0 || store_->shape().finals;
+  const bool with_info = reaches_ || provenance_ || frames_here_ != 0 || store_->shape().finals;
   const auto piece = [&](std::size_t at) { return std::min(block_, indices.size() - std::min(at, indices.size())); };
-  GatherBlock::fetch_words(*store_, indices.first(piece(0)), with_about);
+  GatherBlock::fetch_words(*store_, indices.first(piece(0)), with_info);
   for (std::size_t at = 0, turn = 0; at < indices.size() + block_; at += block_, ++turn) {
     if (const std::size_t count = piece(at); count != 0) {
       const std::size_t after = at + count;
-      GatherBlock::fetch_words(*store_, indices.subspan(after, piece(after)), with_about);
+      GatherBlock::fetch_words(*store_, indices.subspan(after, piece(after)), with_info);
       GatherBlock& block = blocks[turn % 2];
       block.look_up(indices.subspan(at, count), gone.subspan(at, count),
                     earliest.empty() ? earliest : earliest.subspan(at, count));

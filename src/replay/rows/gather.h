@@ -12,11 +12,11 @@
 #include <span>
 #include <vector>
 
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 
-enum class What : std::uint8_t {
+enum class OutputKind : std::uint8_t {
   kHere,            // A leaf of the row.
   kSuccessor,       // The leaf n_step rows later, or at the end of the episode (Reach::successor).
   kStack,           // A leaf of the row and of earlier rows of its episode, oldest first.
@@ -28,7 +28,7 @@ enum class What : std::uint8_t {
 };
 
 struct Output {
-  What what = What::kHere;
+  OutputKind kind = OutputKind::kHere;
   std::size_t leaf = 0;        // Number of the leaf, if the output is of one.
   std::uint32_t frames = 1;    // Number of frames of a stack.
   bool repeats_first = false;  // Pads a stack at the start of an episode with the first frame, not with zeros.
@@ -47,8 +47,6 @@ class Gather {
 
   // Code::kInvalid if an output needs more successors than Shape::ahead, or a leaf that does not exist.
   static Result<Gather> create(std::shared_ptr<const Store> store, GatherOptions options);
-  // Returns a gather of every leaf of the rows.
-  static Result<Gather> of_rows(std::shared_ptr<const Store> store);
 
   // Returns the size of an output, in bytes per row.
   std::uint64_t bytes(std::size_t output) const noexcept { return bytes_[output]; }

@@ -2,13 +2,14 @@
 // recovery finds after a kill at each step. Rows are stored in chunks.
 //
 // Primary state: the window [head, tail), and `progress` of each chunk. `reserved` is derived state. `opening` and
-// `about` tell recovery what to check. All other fields are constant.
+// `ChunkInfo` tell recovery what to check. All other fields are constant.
 #pragma once
 
 #include <bit>
 
 #include "memory/layout.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/other_version.h"
 
 namespace shmtree::replay {
@@ -41,6 +42,7 @@ constexpr unsigned kTicketShift = 16;
 constexpr std::uint64_t kMaxTicket = ~std::uint64_t{0} >> kTicketShift;
 constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // index -1: the row was not added
 constexpr std::uint64_t pack(const Progress& progress) noexcept {
+  SHMTREE_DCHECK(progress.rows <= 0x7f && progress.ready <= 0x7f);
   return progress.ticket << kTicketShift | std::uint64_t{progress.ready} << 9 | std::uint64_t{progress.rows} << 2 |
          (progress.closed ? 2u : 0u) | (progress.busy ? 1u : 0u);
 }
@@ -70,7 +72,7 @@ constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
 
 // Metadata of one chunk, valid while the chunk has the ticket for which it was written. The bits of a slot are valid
 // once the next slot of its stream is written or, if rows need successors, once the slot is ready.
-struct alignas(64) About {
+struct alignas(64) ChunkInfo {
   std::atomic<Identity> owner;  // kNoIdentity: the chunk is offered, and the writer that takes it becomes its owner
   std::atomic<std::uint32_t> stream;     // stream of the first slot
   std::atomic<std::uint64_t> first_row;  // Number of rows that the stream had before this chunk.
@@ -81,7 +83,7 @@ struct alignas(64) About {
   std::atomic<std::uint64_t> truncated;  // Last row of an episode that was cut off, so not terminal.
   std::atomic<std::uint64_t> begins;     // First row of another stream, after its writer took over the chunk.
 };
-static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
+static_assert(sizeof(ChunkInfo) == 64 && offsetof(ChunkInfo, ends) == 32);
 
 // A position in a stream: the stream's number, and the number of its earlier rows.
 struct StreamStep {
@@ -95,6 +97,7 @@ struct ChunkStreams {
 };
 // Returns the stream position of a slot of the chunk.
 constexpr StreamStep step_of(const ChunkStreams& chunk, std::uint64_t slot) noexcept {
+  SHMTREE_DCHECK(slot < kMaxRowsPerChunk);
   if ((chunk.begins | chunk.finals) == 0) return {chunk.first.stream, chunk.first.rows + slot};
   const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~chunk.finals)); };
   const std::uint64_t begun = chunk.begins & bits_below(slot + 1);
@@ -134,7 +137,7 @@ struct alignas(64) ReplayHeader {
   Event ready;  // signalled when rows become ready
 
   alignas(64) std::uint64_t column_bytes[kMaxColumns];  // bytes of an entry of each column
-  std::uint64_t note_offset, note_bytes, progress_offset, about_offset;
+  std::uint64_t note_offset, note_bytes, progress_offset, info_offset;
   std::uint64_t tables_offset, tables_bytes;
 
   // Written by the creator before it publishes the buffer.

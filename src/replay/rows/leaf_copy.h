@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "platform/copy.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

@@ -6,10 +6,11 @@
 #include <mutex>
 
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
 #include "platform/weak_registry.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 
@@ -28,9 +29,9 @@ platform::WeakRegistry<BufferMembers>& all_members() noexcept {
 // Process id for which leave_all() ran. A forked child has another id.
 constinit std::atomic<int> g_left{0};
 
-bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t about) noexcept {
+bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t block) noexcept {
   return std::any_of(std::begin(participant.waits), std::end(participant.waits), [&](const memory::Wait& wait) {
-    return memory::what_of_wait(load_acquire(wait.what)) == what && load_relaxed(wait.about) == about;
+    return memory::what_of_wait(load_acquire(wait.what)) == what && load_relaxed(wait.about) == block;
   });
 }
 
@@ -50,6 +51,7 @@ void Members::enter(Identity me) noexcept {
 }
 
 void Members::join(Identity me) noexcept {
+  SHMTREE_DCHECK(me != kNoIdentity);
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(counted_, me) != me) objects_ = 0;  // a forked child has none of its parent's
@@ -94,9 +96,9 @@ BufferMembers::~BufferMembers() {
 }
 
 std::shared_ptr<BufferMembers> BufferMembers::of(std::shared_ptr<Store> store, BufferMemberWords& words) {
-  const std::shared_ptr<BufferMembers> made(new BufferMembers(std::move(store), words));
-  return all_members().insert(made, [&](const BufferMembers& other) {
-    return other.store_->arena() == made->store_->arena() && other.store_->block() == made->store_->block();
+  const std::shared_ptr<BufferMembers> members(new BufferMembers(std::move(store), words));
+  return all_members().insert(members, [&](const BufferMembers& other) {
+    return other.store_->arena() == members->store_->arena() && other.store_->block() == members->store_->block();
   });
 }
 
@@ -113,11 +115,11 @@ void BufferMembers::leave_all() noexcept {
 Waiters waiters_of(const Store& store) {
   Waiters found;
   const memory::Participants& participants = store.arena()->participants();
-  const std::uint64_t about = memory::pack(store.block());
+  const std::uint64_t block = memory::pack(store.block());
   for (std::uint32_t slot = 0; slot < participants.used_slots(); ++slot) {
     const memory::Participant& participant = participants.slot(slot);
-    const bool adds = waits(participant, WaitFor::kRateLimit, about);
-    const bool tries = waits(participant, WaitFor::kRows, about);
+    const bool adds = waits(participant, WaitFor::kRateLimit, block);
+    const bool tries = waits(participant, WaitFor::kRows, block);
     if ((!adds && !tries) || !participants.is_owner_alive(slot)) continue;
     const int pid = load_relaxed(participant.pid);
     if (adds) found.adding.push_back(pid);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "platform/dcheck.h"
 #include "replay/rows/chain.h"
 
 namespace shmtree::replay {
@@ -24,8 +25,8 @@ std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket,
   }
   if (before != Before::kGone) return 0;
   // Frames reach back only to the beginning of the episode. An end of an episode in this chunk stops them.
-  const About& about = store.about(ticket);
-  const std::uint64_t ends = platform::load_relaxed(about.ends) | platform::load_relaxed(about.finals);
+  const ChunkInfo& info = store.info(ticket);
+  const std::uint64_t ends = platform::load_relaxed(info.ends) | platform::load_relaxed(info.finals);
   const auto first_episode = static_cast<std::uint32_t>(std::countr_zero(ends)) + 1;
   return bits_below(std::min({wanted - there, first_episode, std::uint32_t{kMaxRowsPerChunk}}));
 }
@@ -34,7 +35,7 @@ RowCount::Counted RowCount::count_chunk(const Store& store, std::uint64_t ticket
   Counted counted;
   if (now.ticket != ticket) return counted;
   std::uint64_t rows = bits_below(std::min<std::uint64_t>(now.ready, store.shape().rows_per_chunk));
-  if (store.shape().finals) rows &= ~platform::load_relaxed(store.about(ticket).finals);
+  if (store.shape().finals) rows &= ~platform::load_relaxed(store.info(ticket).finals);
   if (frames_ > 1 && rows != 0) rows &= ~without_frames(store, ticket, counted.needs);
   counted.rows = static_cast<std::uint8_t>(std::popcount(rows));
   return counted;
@@ -51,6 +52,7 @@ std::uint64_t RowCount::count_all(const Store& store) const noexcept {
 
 void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
   std::uint8_t& rows = rows_[store.shape().chunk_of(ticket)];
+  SHMTREE_DCHECK(sum_ >= rows);
   sum_ -= rows;
   rows = 0;
 }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "platform/dcheck.h"
 #include "platform/errors.h"
 
 namespace shmtree::replay {
@@ -110,6 +111,7 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
                    " bytes exceed the largest arena, " + std::to_string(memory::kMaxBudget) + " bytes");
   }
   place_columns(shape);
+  SHMTREE_DCHECK(shape.max_extents <= kMaxExtents && shape.slots() >= shape.capacity);
   shape.row_bits = static_cast<unsigned>(std::countr_zero(rows));
   shape.by_chunks = Divisor(shape.chunks);
   shape.by_chunks_per_extent = Divisor(shape.chunks_per_extent);

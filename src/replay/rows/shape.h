@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "platform/dcheck.h"
 #include "replay/rows/layout.h"
 #include "shmtree/base/result.h"
 
@@ -26,6 +27,7 @@ class Divisor {
  public:
   explicit constexpr Divisor(std::uint64_t by = 1) noexcept : by_(by), reciprocal_(~std::uint64_t{0} / by) {}
   constexpr std::uint64_t quotient(std::uint64_t of) const noexcept {
+    SHMTREE_DCHECK(of >> 54 == 0);
     __extension__ using Wide = unsigned __int128;
     // The quotient, or one less.
     const auto least = static_cast<std::uint64_t>(static_cast<Wide>(of) * reciprocal_ >> 64);
@@ -53,11 +55,17 @@ struct Shape {
   std::vector<Leaf> regions() const;
   std::uint64_t slots() const noexcept { return chunks * rows_per_chunk; }
   // Requires a ticket up to kMaxTicket.
-  std::uint64_t chunk_of(std::uint64_t ticket) const noexcept { return by_chunks.remainder(ticket); }
+  std::uint64_t chunk_of(std::uint64_t ticket) const noexcept {
+    SHMTREE_DCHECK(ticket <= kMaxTicket);
+    return by_chunks.remainder(ticket);
+  }
   std::uint64_t extent_of(std::uint64_t chunk) const noexcept { return by_chunks_per_extent.quotient(chunk); }
   std::uint64_t ticket_of(std::uint64_t index) const noexcept { return index >> row_bits; }
   std::uint64_t slot_of(std::uint64_t index) const noexcept { return index & (rows_per_chunk - 1); }
-  std::uint64_t index_of(std::uint64_t ticket, std::uint64_t slot) const noexcept { return ticket << row_bits | slot; }
+  std::uint64_t index_of(std::uint64_t ticket, std::uint64_t slot) const noexcept {
+    SHMTREE_DCHECK(slot < rows_per_chunk);
+    return ticket << row_bits | slot;
+  }
 };
 
 struct ShapeOptions {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "memory/event.h"
+#include "platform/dcheck.h"
 #include "replay/rows/leaf_copy.h"
 
 namespace shmtree::replay {
@@ -15,6 +16,7 @@ using namespace platform;
 namespace {
 
 void set_bit(std::atomic<std::uint64_t>& word, std::uint32_t slot) noexcept {
+  SHMTREE_DCHECK(slot < kMaxRowsPerChunk);
   store_relaxed(word, load_relaxed(word) | std::uint64_t{1} << slot);
 }
 
@@ -146,7 +148,7 @@ Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& 
   const bool waits = part_.at.ready < part_.at.rows;
   auto opened = store_->open_chunk(stream_, added_, linked ? part_.at.ticket : 0, wait);
   if (!opened) return std::move(opened).error();
-  stream_ = load_relaxed(store_->about(*opened).stream);
+  stream_ = load_relaxed(store_->info(*opened).stream);
   if (waits) left_.push_back(part_);
   if (observer_ != nullptr) observer_->after_open(*opened);
   part_ = {.at = {.ticket = *opened}, .first = written_};
@@ -156,6 +158,7 @@ Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& 
 }
 
 void Writer::copy(std::span<const void* const> leaves) noexcept {
+  SHMTREE_DCHECK(leaves.size() == store_->shape().leaves.size() && part_.at.rows < store_->shape().rows_per_chunk);
   const std::vector<Leaf>& to = store_->shape().leaves;
   const Entry entry = entry_ + part_.at.rows;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
@@ -169,20 +172,22 @@ void Writer::copy(std::span<const void* const> leaves) noexcept {
 
 // Marks the slot as the last one of its episode. A kill between the two stores leaves the episode open.
 void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
-  About& about = store_->about(part_.at.ticket);
-  if (truncated) set_bit(about.truncated, slot);
-  set_bit(about.ends, slot);
+  SHMTREE_DCHECK(part_.at.ticket != 0 && slot < store_->shape().rows_per_chunk);
+  ChunkInfo& info = store_->info(part_.at.ticket);
+  if (truncated) set_bit(info.truncated, slot);
+  set_bit(info.ends, slot);
 }
 
 // Passes the rows of a chunk that are about to become ready to the observer. Returns their number.
 std::uint64_t Writer::notify_observer(const Part& part, std::uint32_t ready) noexcept {
   if (observer_ == nullptr) return 0;
-  const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
+  const std::uint64_t finals = load_relaxed(store_->info(part.at.ticket).finals);
   const std::uint64_t first = part.at.ticket * store_->shape().rows_per_chunk;
   std::uint64_t rows = 0;
   for (std::uint32_t slot = part.at.ready, end = 0; slot < ready; slot = end + 1) {
     for (end = slot; end < ready && (finals >> end & 1) == 0;) ++end;
     if (end == slot) continue;
+    SHMTREE_DCHECK(part.first + slot >= ready_ && part.first + end <= ready_ + priorities_.size());
     observer_->before_ready(first + slot, std::span(priorities_).subspan(part.first + slot - ready_, end - slot));
     rows += end - slot;
   }
@@ -192,6 +197,7 @@ std::uint64_t Writer::notify_observer(const Part& part, std::uint32_t ready) noe
 // Publishes the slots written to the busy chunk, and marks the stream's slots before `until` as ready. Publishes this
 // chunk first, since rows of earlier chunks need its slots. Returns the number of rows passed to the observer.
 std::uint64_t Writer::publish(std::uint64_t until) noexcept {
+  SHMTREE_DCHECK(ready_ <= until && until <= written_ && written_ == part_.first + part_.at.rows);
   Progress& at = part_.at;
   const auto ready = static_cast<std::uint32_t>(std::clamp(until, part_.first, part_.first + at.rows) - part_.first);
   std::uint64_t rows = notify_observer(part_, std::max(at.ready, ready));
@@ -204,6 +210,7 @@ std::uint64_t Writer::publish(std::uint64_t until) noexcept {
     observer_->after_ready(rows);
   }
   ready_ = until;
+  SHMTREE_DCHECK(observer_ == nullptr || priorities_.size() == written_ - ready_);
   memory::notify(store_->ready());
   return rows;
 }
@@ -218,6 +225,7 @@ std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
     rows += notify_observer(part, now);
     store_->make_ready(part.at, now);
   }
+  SHMTREE_DCHECK(std::ranges::is_sorted(left_, {}, &Part::first));
   std::erase_if(left_, [](const Part& part) { return part.at.ready == part.at.rows; });
   return rows;
 }
@@ -225,6 +233,7 @@ std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
 // Returns how many slots of the stream will be ready, or never become so, once `count` more rows are written. `ended`
 // has the bits of the rows that end an episode.
 std::uint64_t Writer::ready_with(std::uint64_t count, std::uint64_t ended) const noexcept {
+  SHMTREE_DCHECK(count != 0 && count <= kMaxRowsPerChunk);
   const Shape& shape = store_->shape();
   const std::uint64_t first = written_, last = std::uint64_t{1} << (count - 1);
   std::uint64_t until = done_ ? std::max(ready_, first) : ready_;
@@ -255,6 +264,7 @@ void Writer::answer(std::uint64_t credits, std::uint64_t ready) noexcept {
 // Publishes `count` rows written to the chunk; `ended` has the bits of those that end an episode. Returns the number of
 // rows that became ready.
 std::uint64_t Writer::publish_rows(std::uint32_t count, std::uint64_t ended) noexcept {
+  SHMTREE_DCHECK(count != 0 && part_.at.rows + count <= store_->shape().rows_per_chunk);
   const std::uint64_t last = std::uint64_t{1} << (count - 1), until = ready_with(count, ended);
   written_ += count;
   added_ += count;
@@ -405,7 +415,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
   Status begun = begin_slots(true, 1, wait);
   if (!begun) return begun;
   copy(final);
-  set_bit(store_->about(part_.at.ticket).finals, part_.at.rows++);
+  set_bit(store_->info(part_.at.ticket).finals, part_.at.rows++);
   if (observer_ != nullptr) priorities_.push_back(0);
   publish(++written_);
   in_episode_ = done_ = lacks_final_ = false;

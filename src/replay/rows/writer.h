@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "replay/rows/members.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 

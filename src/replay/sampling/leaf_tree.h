@@ -41,6 +41,7 @@ template <class Operation>
 class LeafTree {
  public:
   explicit LeafTree(std::uint64_t lines) {
+    SHMTREE_DCHECK(lines != 0);
     std::uint64_t nodes = lines;
     do {
       levels_.push_back({.first_line = line_count_, .nodes = nodes});
@@ -128,6 +129,7 @@ class LeafTree {
   };
 
   void set(std::size_t level, std::uint64_t number, double value) noexcept {
+    SHMTREE_DCHECK(level < levels_.size() && number < levels_[level].nodes);
     lines_[levels_[level].first_line + number / 8].node[number % 8] = value;
   }
   template <class Weight>

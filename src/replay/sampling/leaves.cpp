@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::replay {
 
 using namespace platform;
@@ -23,6 +25,7 @@ void LeafWatch::begin() noexcept {
 }
 
 void LeafWatch::changed(std::uint64_t slot) noexcept {
+  SHMTREE_DCHECK(slot < leaves_.slots());
   const std::uint64_t group = slot / kGroupLeaves, upper = group / kGroupLeaves;
   if (const std::uint32_t before = add(leaves_.groups()[group], 1u); before == groups_[group]) ++groups_[group];
   if (const std::uint32_t before = add(leaves_.uppers()[upper], 1u); before == uppers_[upper]) ++uppers_[upper];
@@ -30,6 +33,7 @@ void LeafWatch::changed(std::uint64_t slot) noexcept {
 }
 
 void LeafWatch::mark_stale(std::uint64_t line) noexcept {
+  SHMTREE_DCHECK(line < leaves_.lines());
   if (lines_.size() < lines_.capacity()) lines_.push_back(static_cast<std::uint32_t>(line));
 }
 

@@ -20,6 +20,7 @@
 
 #include "memory/layout.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::replay {
 
@@ -61,7 +62,10 @@ class Leaves {
   std::uint64_t slots() const noexcept { return slots_; }
   std::uint64_t lines() const noexcept { return (slots_ + kLineLeaves - 1) / kLineLeaves; }
   // Words beyond the last slot, up to a full line, exist and are 0.
-  std::atomic<std::uint64_t>& word(std::uint64_t slot) const noexcept { return words_[slot]; }
+  std::atomic<std::uint64_t>& word(std::uint64_t slot) const noexcept {
+    SHMTREE_DCHECK(slot < lines() * kLineLeaves);
+    return words_[slot];
+  }
   float weight(std::uint64_t slot) const noexcept { return weight_of(platform::load_relaxed(words_[slot])); }
 
   std::span<std::atomic<std::uint32_t>> groups() const noexcept { return {groups_, group_count(slots_)}; }
@@ -74,6 +78,7 @@ class Leaves {
   }
   // Increments the counters. Call it after changing leaves of the slot's group.
   void changed(std::uint64_t slot) const noexcept {
+    SHMTREE_DCHECK(slot < lines() * kLineLeaves);
     platform::add(groups_[slot / kGroupLeaves], 1u);
     platform::add(uppers_[slot / kGroupLeaves / kGroupLeaves], 1u);
   }

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "replay/rows/store.h"
+#include "platform/dcheck.h"
+#include "replay/rows/row_store.h"
 
 namespace shmtree::replay {
 
@@ -21,6 +22,7 @@ class Random {
   }
   // Returns a uniform number from 0 to bound - 1 (D. Lemire, ACM TOMACS 2019, with a bias of the order of 2^-64).
   std::uint64_t below(std::uint64_t bound) noexcept {
+    SHMTREE_DCHECK(bound != 0);
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::uint64_t>(static_cast<Wide>(next()) * bound >> 64);
   }

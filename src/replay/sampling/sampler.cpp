@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::replay {
 
 Sampler::Sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) noexcept
@@ -50,6 +52,7 @@ void Sampler::key_anew_after_fork() noexcept {
 }
 
 Status Sampler::find_all(const Sample& chosen, bool distinct) {
+  SHMTREE_DCHECK(chosen.indices.size() == chosen.weights.size() && is_wanted_.size() == chosen.indices.size());
   key_anew_after_fork();
   for (const std::uint32_t at : positions_) chosen.weights[at] = 0;
   Status found = or_out_of_memory([&] { return find(chosen, distinct); });
@@ -75,6 +78,7 @@ Status Sampler::sample(const Sample& chosen, bool distinct) try {
 }
 
 Status Sampler::resample(const Sample& chosen, std::span<const bool> gone, bool distinct) try {
+  SHMTREE_DCHECK(gone.size() == chosen.indices.size());
   positions_.clear();
   is_wanted_.assign(gone.begin(), gone.end());
   for (std::size_t at = 0; at < gone.size(); ++at) {
@@ -95,6 +99,7 @@ void Sampler::put_back(const Sample& chosen) const noexcept {
 
 Sampler::Found Sampler::take_row(std::uint64_t slot, std::uint64_t word, std::uint32_t position,
                                  const Sample& chosen) const noexcept {
+  SHMTREE_DCHECK(position < chosen.indices.size());
   const Shape& shape = store().shape();
   if (replay::weight_of(word) == 0) return Found::kNothing;
   if (slot >= table().leaves().slots()) {  // beyond the last row: the word is damaged
@@ -169,6 +174,8 @@ Status Sampler::replace(const Gather& gather, const Sample& chosen, std::span<bo
 
 void Sampler::describe(const Sample& chosen, std::span<double> probabilities, std::span<float> importances, double beta,
                        bool of_buffer) {
+  SHMTREE_DCHECK(probabilities.empty() || probabilities.size() == chosen.weights.size());
+  SHMTREE_DCHECK(importances.empty() || importances.size() == chosen.weights.size());
   const double sum = probabilities.empty() ? 1 : total();
   for (std::size_t at = 0; at < probabilities.size(); ++at) probabilities[at] = chosen.weights[at] / sum;
   if (importances.empty()) return;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <new>
 
+#include "platform/dcheck.h"
 #include "platform/flat_table.h"
 #include "platform/hash.h"
 
@@ -22,6 +23,7 @@ class SlotSet {
   std::size_t size() const noexcept { return table_.size(); }
   // Returns false if the set has the number already.
   bool add(std::uint64_t number) {
+    SHMTREE_DCHECK(number != ~std::uint64_t{0});
     if (!table_.make_space(hash_of)) throw std::bad_alloc();
     std::uint64_t& cell = table_.slot(hash_of(number + 1), Is{number + 1});
     if (cell != 0) return false;

@@ -15,7 +15,7 @@
 #include <memory>
 #include <span>
 
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 #include "replay/sampling/layout.h"
 #include "replay/sampling/leaves.h"
 

@@ -305,9 +305,10 @@ void Tables::apply(const Table& table, std::span<const std::uint64_t> indices, s
   };
   double most = 0;
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    if (i + kAhead < indices.size()) fetch(slot_of(indices[i + kAhead]));
+    if (i + kAhead < indices.size() && indices[i + kAhead] != kNoRow) fetch(slot_of(indices[i + kAhead]));
+    if (indices[i] == kNoRow) continue;
     const std::uint64_t slot = slot_of(indices[i]), ticket = store_->shape().ticket_of(indices[i]);
-    if (indices[i] == kNoRow || ticket < head || !table.update(slot, ticket, priorities[i])) continue;
+    if (ticket < head || !table.update(slot, ticket, priorities[i])) continue;
     applied[i] = true;
     most = std::max(most, priorities[i]);
     own != nullptr ? own->changed(slot) : table.leaves().changed(slot);

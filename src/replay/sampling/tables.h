@@ -14,7 +14,7 @@
 
 #include "replay/rate_limiter/rate_limiter.h"
 #include "replay/rows/members.h"
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 #include "replay/rows/writer.h"
 #include "replay/sampling/table.h"
 

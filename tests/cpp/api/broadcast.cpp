@@ -1,23 +1,18 @@
 // The C++ API of Broadcast: messages that every reader receives.
-#include <poll.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <numeric>
-#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "shmtree/shmtree.h"
-#include "support/caller.h"
 #include "support/catch2.h"
 #include "support/process.h"
 
 using namespace std::chrono_literals;
 using namespace shmtree;
-using shmtree::test::Caller;
 using shmtree::test::Child;
 
 namespace {
@@ -29,9 +24,6 @@ Broadcast new_broadcast(BroadcastOptions options = {}) {
 Subscriber reader_of(const Broadcast& broadcast, OnLag on_lag = OnLag::kBlock) {
   return broadcast.subscribe({.on_lag = on_lag}).value();
 }
-Value frame(int number) {
-  return Dict{{"number", number}, {"big", std::vector<int>(10'000, number)}};
-}
 std::vector<int> numbers_of(const Subscriber& reader) {
   std::vector<int> numbers;
   while (auto item = reader.get(0s)) numbers.push_back(item->as<int>());
@@ -41,10 +33,6 @@ void put_run(const Broadcast& broadcast, int first, int count) {
   std::vector<int> numbers(static_cast<std::size_t>(count));
   std::iota(numbers.begin(), numbers.end(), first);
   broadcast.put_many(numbers).value();
-}
-bool is_readable(int fd, int milliseconds) {
-  pollfd watched{.fd = fd, .events = POLLIN, .revents = 0};
-  return poll(&watched, 1, milliseconds) == 1;
 }
 template <class T>
 std::string text_of(const Result<T>& refused) {
@@ -66,24 +54,6 @@ TEST_CASE("each subscriber gets all messages put after it subscribed") {
   CHECK(one.get(10ms).code() == Code::kEmpty);
 }
 
-// guarantee: read-only-arrays
-TEST_CASE("arrays received from a Broadcast are read-only and stable") {
-  const Broadcast broadcast = new_broadcast();
-  const Subscriber one = reader_of(broadcast), other = reader_of(broadcast);
-  broadcast.put(frame(7)).value();
-  const Item first = one.get().value(), second = other.get().value();
-  CHECK(first["big"].view().read_only);
-  CHECK_THROWS_AS(first["big"].view().mutable_data(), BadResult);
-  CHECK(first["big"].view().elements == 10'000);
-  CHECK_THROWS_AS(first["big"].span<int>(), BadResult);
-  for (int i = 0; i < 50; ++i) {
-    broadcast.put(frame(i)).value();
-    CHECK(one.get().value()["number"].as<int>() == i);
-    CHECK(other.get().value()["number"].as<int>() == i);
-  }
-  for (const int each : second["big"].span<const int>()) REQUIRE(each == 7);
-}
-
 TEST_CASE("put waits for a slow subscriber and the error names it") {
   Broadcast broadcast = new_broadcast({.capacity = 2});
   Subscriber reader = reader_of(broadcast);
@@ -98,26 +68,30 @@ TEST_CASE("put waits for a slow subscriber and the error names it") {
   CHECK((some.code() == Code::kFull && some.error().completed == 1));
   CHECK(broadcast.pending_acks() == 2);
   CHECK(broadcast.wait_for_ack(2, 10ms).code() == Code::kTimeout);
-  std::atomic<Code> told{Code::kOs};
-  {
-    Caller stopped([&](const std::stop_token& stop) { told = broadcast.put(3, std::nullopt, stop).code(); });
-    stopped.stop();
-  }
-  CHECK(told == Code::kInterrupted);
-  {
-    Caller waiting([&](const std::stop_token&) { told = broadcast.put(3).ok() ? Code::kExists : Code::kOs; });
-    CHECK(reader.get().value().as<int>() == 1);
-    waiting.join();
-  }
-  CHECK(told == Code::kExists);
-  {
-    Caller closed([&](const std::stop_token&) { told = broadcast.put(4).code(); });
-    broadcast.close();
-  }
-  CHECK(told == Code::kClosed);
-  CHECK((broadcast.closed() && broadcast.capacity() == 0 && broadcast.stats().code() == Code::kClosed));
-  CHECK(numbers_of(reader) == std::vector{2, 3});
-  CHECK(reader.get().code() == Code::kClosed);
+  CHECK(reader.get().value().as<int>() == 1);
+  CHECK(broadcast.put(3).value() == 3);
+  CHECK(broadcast.capacity() == 2);
+  broadcast.close();
+  CHECK(broadcast.capacity() == 0);
+}
+
+TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
+  const Broadcast broadcast = new_broadcast();
+  std::vector<Subscriber> readers;
+  for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, OnLag::kSkip));
+  const auto refused = broadcast.subscribe();
+  CHECK(refused.code() == Code::kInvalid);
+  CHECK(text_of(refused).find("already has 256 subscriptions, which is the limit") != std::string::npos);
+  readers[17].close();
+  CHECK(broadcast.subscribe().ok());
+}
+
+// guarantee: broadcast-dead-publisher
+TEST_CASE("a kWait stream stays open after its last publisher") {
+  const Broadcast broadcast = new_broadcast({.on_peer_death = OnPeerDeath::kWait});
+  const Subscriber reader = reader_of(broadcast);
+  Broadcast(broadcast).close();
+  CHECK(reader.get(0s).code() == Code::kEmpty);
 }
 
 TEST_CASE("a lagging subscriber skips as its OnLag option says") {
@@ -147,19 +121,6 @@ TEST_CASE("a new subscriber starts at the next or oldest kept message") {
   const BroadcastStats stats = broadcast.stats().value();
   CHECK((stats.put == 10 && stats.capacity == 4 && stats.history == 3 && stats.subscribers == 0));
   CHECK(stats.publishers == std::vector<int>{getpid()});
-}
-
-TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
-  const Broadcast broadcast = new_broadcast();
-  std::vector<Subscriber> readers;
-  for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, OnLag::kSkip));
-  const auto refused = broadcast.subscribe();
-  CHECK(refused.code() == Code::kInvalid);
-  CHECK(text_of(refused).find("already has 256 subscriptions, which is the limit") != std::string::npos);
-  readers[17].close();
-  broadcast.put(1).value();
-  CHECK(broadcast.subscribe().ok());
-  for (std::size_t i = 0; i < readers.size(); ++i) CHECK(readers[i].get(0s).ok() == (i != 17));
 }
 
 TEST_CASE("bytes and structs and loans are broadcast") {
@@ -207,44 +168,6 @@ TEST_CASE("put refuses a loan made by another channel") {
   CHECK(broadcast.put(std::move(theirs)).ok());
 }
 
-TEST_CASE("an array made by new_array is broadcast without a copy") {
-  const Broadcast broadcast = new_broadcast();
-  const Subscriber reader = reader_of(broadcast);
-  const NewArray array = broadcast.new_array(DType::kInt32, {100'000}).value();
-  const std::span<int> elements = array.span<int>();
-  std::iota(elements.begin(), elements.end(), 0);
-  broadcast.put(Dict{{"array", array}}).value();
-  const Item item = reader.get().value();
-  CHECK(static_cast<const void*>(item["array"].view().data) == array.data);
-  CHECK(item["array"].span<const int>()[99'999] == 99'999);
-}
-
-TEST_CASE("another process puts and subscribes by name and by handle") {
-  const std::string name = "test-broadcast-" + std::to_string(getpid());
-  Broadcast broadcast = make_broadcast({.name = name});
-  Subscriber reader = reader_of(broadcast);
-  broadcast.put("first").value();
-  const std::string handle = broadcast.handle().value(), subscription = reader_of(broadcast).handle().value();
-  Child child([&] {
-    const Broadcast by_name = open_broadcast(name).value(), by_handle = Broadcast::open(handle).value();
-    const Subscriber own = reader_of(by_handle), given = Subscriber::open(subscription).value();
-    by_name.put("second").value();
-    return own.get(20s).value().as<std::string>() == "second" && given.get(20s).value().as<std::string>() == "second";
-  });
-  REQUIRE(child.succeeded());
-  CHECK(reader.get(20s).value().as<std::string>() == "first");
-  CHECK(reader.get(20s).value().as<std::string>() == "second");
-  CHECK(open_latest(name).code() == Code::kInvalid);
-  CHECK_THROWS_AS(make_broadcast({.name = name}), BadResult);
-  CHECK(Latest::open(handle).code() == Code::kIncompatible);
-  CHECK(Subscriber::open(handle).code() == Code::kIncompatible);
-  CHECK(Broadcast::open("0").code() == Code::kInvalid);
-  broadcast.close();
-  CHECK(open_broadcast(name).ok());  // the name exists as long as a process reads
-  reader.close();
-  CHECK(open_broadcast(name).code() == Code::kNotFound);
-}
-
 TEST_CASE("the first process that reads takes over a subscription") {
   const Broadcast broadcast = new_broadcast({.capacity = 1});
   Subscriber reader = reader_of(broadcast);
@@ -284,120 +207,4 @@ TEST_CASE("put ignores killed subscribers and stopped skipping ones") {
   broadcast.flush(0s).value();
   stopped.signal(SIGCONT);
   CHECK(stopped.succeeded());
-}
-
-TEST_CASE("get reports a publisher death or close after all messages") {
-  const Broadcast broadcast = new_broadcast();
-  const Subscriber reader = reader_of(broadcast);
-  const std::string handle = broadcast.handle().value();
-  Child killed([&] {
-    Broadcast::open(handle).value().put("last words").value();
-    return kill(getpid(), SIGKILL) == 0;
-  });
-  CHECK_FALSE(killed.succeeded());
-  CHECK(reader.get(20s).value().as<std::string>() == "last words");
-  const auto died = reader.get(20s);
-  CHECK((died.code() == Code::kPeerDied && died.error().pids == std::vector<int>{killed.pid()}));
-  Broadcast other = new_broadcast();
-  const Subscriber its_reader = reader_of(other);
-  Child leaves([&] {
-    put_run(other, 1, 2);
-    other.close();
-    return true;
-  });
-  REQUIRE(leaves.succeeded());
-  int sum = 0;
-  for (const Item& item : its_reader) sum += item.as<int>();
-  CHECK(sum == 3);
-  const Broadcast endless = new_broadcast({.on_peer_death = OnPeerDeath::kWait});
-  CHECK(reader_of(endless).get(10ms).code() == Code::kEmpty);
-  CHECK_THROWS_AS(make_broadcast({.on_peer_death = OnPeerDeath::kEach}), BadResult);
-  CHECK_THROWS_AS(make_broadcast({.capacity = 0}), BadResult);
-}
-
-TEST_CASE("get reports fail() after the last object has closed") {
-  Broadcast broadcast = new_broadcast();
-  const Subscriber reader = reader_of(broadcast);
-  const std::string handle = broadcast.handle().value();
-  Child fails([&] {
-    Broadcast one = Broadcast::open(handle).value(), two = Broadcast::open(handle).value();
-    broadcast.close();  // the child's copy
-    one.put(1).value();
-    one.fail();
-    two.put(2).value();
-    two.close();
-    return one.closed();
-  });
-  REQUIRE(fails.succeeded());
-  broadcast.close();
-  CHECK(reader.get(20s).value().as<int>() == 1);
-  CHECK(reader.get(20s).value().as<int>() == 2);
-  const auto failed = reader.get(20s);
-  REQUIRE(failed.code() == Code::kPeerDied);
-  CHECK(failed.error().pids == std::vector<int>{fails.pid()});
-  CHECK(failed.error().exit_code == -1);
-}
-
-// guarantee: broadcast-dead-publisher
-TEST_CASE("get reports processes that were killed before they put") {
-  Broadcast broadcast = new_broadcast();
-  const Subscriber reader = reader_of(broadcast);
-  Child killed([&] { return kill(getpid(), SIGKILL) == 0; });
-  CHECK(killed.was_killed());
-  const auto died = reader.get(60s);  // this process made the Broadcast and waits
-  CHECK((died.code() == Code::kPeerDied && died.error().pids == std::vector<int>{killed.pid()}));
-  broadcast.put(1).value();
-  CHECK(reader.get(60s).value().as<int>() == 1);
-}
-
-// guarantee: broadcast-dead-publisher
-TEST_CASE("get ends if no process is left that could put first") {
-  Broadcast broadcast = new_broadcast();
-  const Subscriber reader = reader_of(broadcast);
-  CHECK(reader.get(0s).code() == Code::kEmpty);
-  broadcast.close();
-  CHECK(reader.get(60s).code() == Code::kClosed);
-  const Broadcast waits = new_broadcast({.on_peer_death = OnPeerDeath::kWait});
-  const Subscriber its_reader = reader_of(waits);
-  Broadcast(waits).close();
-  CHECK(its_reader.get(0s).code() == Code::kEmpty);
-}
-
-TEST_CASE("wait and fileno report subscribers with messages") {
-  const Broadcast broadcast = new_broadcast();
-  std::vector<Subscriber> readers{reader_of(broadcast), reader_of(broadcast)};
-  CHECK(wait(readers, 10ms).value().empty());
-  const int fd = readers[0].fileno().value();
-  CHECK_FALSE(is_readable(fd, 0));
-  {
-    std::vector<std::size_t> ready;
-    Caller waiting([&](const std::stop_token&) { ready = wait(readers, 60s).value(); });
-    broadcast.put(1).value();
-    waiting.join();
-    CHECK_FALSE(ready.empty());
-  }
-  CHECK(is_readable(fd, 30'000));
-  readers[0].get().value();
-  CHECK_FALSE(is_readable(fd, 0));
-  CHECK(wait(readers).value() == std::vector<std::size_t>{1});
-  readers[1].get().value();
-  readers[1].close();
-  CHECK(wait(readers).value() == std::vector<std::size_t>{1});
-  CHECK(wait(std::span<const Subscriber>()).value().empty());
-}
-
-TEST_CASE("a blocked subscriber get ends on close or stop request") {
-  const Broadcast broadcast = new_broadcast();
-  Subscriber reader = reader_of(broadcast);
-  std::atomic<Code> told{Code::kOs};
-  {
-    Caller stopped([&](const std::stop_token& stop) { told = reader.get(std::nullopt, stop).code(); });
-    stopped.stop();
-  }
-  CHECK(told == Code::kInterrupted);
-  {
-    Caller closed([&](const std::stop_token&) { told = reader.get().code(); });
-    reader.close();
-  }
-  CHECK(told == Code::kClosed);
 }

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -82,22 +81,6 @@ TEST_CASE("an unrelated process opens a pair by its name") {
   other.tell(name);
   CHECK(receiver.get(30s).value()["from"].as<std::string>() == "a stranger");
   CHECK(other.exit_status() == 0);
-}
-
-TEST_CASE("a name in use is refused until its last end is closed") {
-  const std::string name = unique_name("used");
-  {
-    auto [sender, receiver] = shmtree::make_pair({.name = name});
-    REQUIRE_THROWS_AS(shmtree::make_pair({.name = name}), shmtree::BadResult);
-  }
-  auto [sender, receiver] = shmtree::make_pair({.name = name});
-  CHECK(sender.has_space());
-}
-
-TEST_CASE("unknown names and invalid handles are returned as errors") {
-  CHECK(shmtree::open_sender(unique_name("missing")).code() == Code::kNotFound);
-  CHECK(shmtree::Receiver::open("no handle").code() == Code::kInvalid);
-  CHECK(shmtree::Receiver::open("").code() == Code::kInvalid);
 }
 
 // guarantee: names-last-user

@@ -1,10 +1,8 @@
-// Options of pairs: stay open, drop the oldest messages, report each death, open an existing pair.
+// Options of pairs: stay open, drop the oldest messages, report each death, count the attached processes.
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <optional>
-#include <string>
 #include <thread>
 
 #include "shmtree/shmtree.h"
@@ -14,56 +12,6 @@
 using namespace shmtree;
 using namespace shmtree::test;
 using namespace std::chrono_literals;
-
-namespace {
-
-std::string own_name(const char* what) {
-  return "api-options-" + std::to_string(getpid()) + "-" + what;
-}
-
-PairOptions there_already(std::string name) {
-  PairOptions options{.name = std::move(name)};
-  options.exist_ok = true;
-  return options;
-}
-
-}  // namespace
-
-// guarantee: server-restart
-TEST_CASE("make_pair with exist_ok opens an existing pair") {
-  const PairOptions options = there_already(own_name("given"));
-  auto [sender, receiver] = make_pair(options);
-  sender.put(1).value();
-  auto [other_sender, other_receiver] = make_pair(options);
-  REQUIRE(other_receiver.get(0s).value().as<int>() == 1);
-  other_sender.put(2).value();
-  REQUIRE(receiver.get(0s).value().as<int>() == 2);
-}
-
-// guarantee: server-restart
-TEST_CASE("exist_ok with other options is refused with both values") {
-  PairOptions options = there_already(own_name("others"));
-  const auto kept = make_pair(options);
-  options.capacity = 16;
-  options.on_peer_death = OnPeerDeath::kEach;
-  try {
-    make_pair(options);
-    FAIL("it was made");
-  } catch (const BadResult& refused) {
-    REQUIRE(refused.error().code == Code::kInvalid);
-    REQUIRE(refused.error().message.ends_with("capacity 8, not 16, on_peer_death raise, not each"));
-  }
-}
-
-TEST_CASE("exist_ok requires a name and the arena of the pair") {
-  REQUIRE_THROWS_AS(make_pair(there_already("")), BadResult);
-  PairOptions options = there_already(own_name("arena"));
-  options.arena = Arena::create().value();
-  const auto kept = make_pair(options);
-  REQUIRE_NOTHROW(make_pair(options));
-  options.arena = Arena::create().value();
-  REQUIRE_THROWS_AS(make_pair(options), BadResult);
-}
 
 // guarantee: keep-open-both
 TEST_CASE("A put waits for the next receiver with KeepOpen::kBoth") {
@@ -91,8 +39,12 @@ TEST_CASE("keep_open accepts bool") {
   REQUIRE(options.keep_open == KeepOpen::kNo);
 }
 
-TEST_CASE("keep_open refuses what is no enumerator") {
-  REQUIRE_THROWS_AS(make_pair({.keep_open = static_cast<KeepOpen::Value>(3)}), BadResult);
+TEST_CASE("make_pair refuses values that are not enumerators") {
+  CHECK_THROWS_WITH(make_pair({.keep_open = static_cast<KeepOpen::Value>(3)}),
+                    "keep_open is 3, which is not a value of its enum");
+  CHECK_THROWS_WITH(make_pair({.on_full = static_cast<OnFull>(2)}), "on_full is 2, which is not a value of its enum");
+  CHECK_THROWS_WITH(make_pair({.on_peer_death = static_cast<OnPeerDeath>(-1)}),
+                    "on_peer_death is -1, which is not a value of its enum");
 }
 
 // guarantee: wait-for-peers
@@ -132,4 +84,13 @@ TEST_CASE("keep_open continues a stream after each reported death") {
   REQUIRE(told.error().pids == std::vector<int>{child.pid()});
   sender.close();
   REQUIRE(receiver.get(0s).code() == Code::kEmpty);
+}
+
+TEST_CASE("exist_ok names every option that differs") {
+  PairOptions options{.name = "api-options-" + std::to_string(getpid())};
+  const auto kept = make_pair(options);
+  options.exist_ok = true;
+  options.capacity = 16;
+  options.on_peer_death = OnPeerDeath::kEach;
+  CHECK_THROWS_WITH(make_pair(options), Catch::Matchers::EndsWith("capacity 8, not 16, on_peer_death raise, not each"));
 }

@@ -1,4 +1,4 @@
-// A wait ends before its deadline if another thread calls close(), or if its stop_token is stopped.
+// Waits for acks and for memory, and calls after a stop request. ends_and_promises.cpp has the waits of every end.
 #include <chrono>
 #include <stop_token>
 #include <string>
@@ -12,13 +12,6 @@ using namespace shmtree;
 using shmtree::test::Caller;
 
 namespace {
-
-struct Wait {
-  const char* name;
-  bool sends;
-  Code (*until_closed)(const Sender&, const Receiver&);
-  Code (*until_stopped)(const Sender&, const Receiver&, const std::stop_token&);
-};
 
 template <class T>
 Code code_of(const Result<T>& result) {
@@ -34,68 +27,7 @@ std::pair<Sender, Receiver> used_pair() {
   return pair;
 }
 
-const Wait kWaits[] = {
-    {"put", true, [](const Sender& to, const Receiver&) { return code_of(to.put(1)); },
-     [](const Sender& to, const Receiver&, const std::stop_token& stop) {
-       return code_of(to.put(1, std::nullopt, stop));
-     }},
-    {"put of what needs a block", true,
-     [](const Sender& to, const Receiver&) { return code_of(to.put(std::string(50'000, 'x'))); },
-     [](const Sender& to, const Receiver&, const std::stop_token& stop) {
-       return code_of(to.put(std::string(50'000, 'x'), std::nullopt, stop));
-     }},
-    {"get", false, [](const Sender&, const Receiver& from) { return code_of(from.get()); },
-     [](const Sender&, const Receiver& from, const std::stop_token& stop) {
-       return code_of(from.get(std::nullopt, stop));
-     }},
-    {"get_many", false, [](const Sender&, const Receiver& from) { return code_of(from.get_many(3)); },
-     [](const Sender&, const Receiver& from, const std::stop_token& stop) {
-       return code_of(from.get_many(3, std::nullopt, stop));
-     }},
-    {"take", false, [](const Sender&, const Receiver& from) { return code_of(from.take()); },
-     [](const Sender&, const Receiver& from, const std::stop_token& stop) {
-       return code_of(from.take(std::nullopt, stop));
-     }},
-};
-
 }  // namespace
-
-// guarantee: close-ends-waits
-TEST_CASE("close from another thread ends a wait and takes no message") {
-  const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
-  INFO(wait.name);
-  auto [sender, receiver] = used_pair();
-  auto [to, from] =
-      std::pair(Sender::open(sender.handle().value()).value(), Receiver::open(receiver.handle().value()).value());
-  if (wait.sends) sender.put(0).value();
-  Code told = Code::kOs;
-  Caller waiting([&, to = to, from = from](const std::stop_token&) { told = wait.until_closed(to, from); });
-  const auto began = std::chrono::steady_clock::now();
-  wait.sends ? to.close() : from.close();
-  waiting.join();
-  CHECK(std::chrono::steady_clock::now() - began < 60s);
-  CHECK(told == Code::kClosed);
-  if (!wait.sends) sender.put("for others").value();
-  CHECK(receiver.size() == 1);
-}
-
-// guarantee: close-ends-waits
-TEST_CASE("a stop request ends a wait and the end stays usable") {
-  const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
-  INFO(wait.name);
-  auto [sender, receiver] = used_pair();
-  if (wait.sends) sender.put(0).value();
-  Code told = Code::kOs;
-  Caller waiting(
-      [&, to = sender, from = receiver](const std::stop_token& stop) { told = wait.until_stopped(to, from, stop); });
-  const auto began = std::chrono::steady_clock::now();
-  waiting.stop();
-  waiting.join();
-  CHECK(std::chrono::steady_clock::now() - began < 60s);
-  CHECK(told == Code::kInterrupted);
-  if (!wait.sends) sender.put(0, 0s).value();
-  CHECK(receiver.get(0s).value().as<int>() == 0);
-}
 
 // guarantee: close-ends-waits
 TEST_CASE("a call does nothing if a stop was requested before") {
@@ -131,21 +63,6 @@ TEST_CASE("a call does nothing if a stop was requested before") {
   broadcast.put(1, 0s).value();
   CHECK(subscriber.get(0s, stop).code() == Code::kInterrupted);
   CHECK(subscriber.get(0s).value().as<int>() == 1);
-}
-
-// guarantee: close-ends-waits
-TEST_CASE("wait_for_ack ends on stop or close") {
-  auto [sender, receiver] = used_pair();
-  sender.put(1).value();
-  Status stopped = success(), closed = success();
-  Caller first([&, to = sender](const std::stop_token& stop) { stopped = to.wait_for_all_ack({}, stop); });
-  Caller second([&, to = sender](const std::stop_token&) { closed = to.wait_for_ack(1); });
-  first.stop();
-  first.join();
-  CHECK(stopped.code() == Code::kInterrupted);
-  sender.close();
-  second.join();
-  CHECK(closed.code() == Code::kClosed);
 }
 
 // guarantee: close-ends-waits

@@ -38,7 +38,7 @@ TEST_CASE("A returned message is delivered next and counts as unread") {
   CHECK(all_of(*reader) == Numbers{0, 1, 2});
   CHECK(reader->missed() == 0);
   CHECK(reader->size() == 0);
-  CHECK(ring->check().empty());
+  CHECK(check_ring(*ring).empty());
 }
 
 TEST_CASE("Messages returned out of order are delivered in order") {

@@ -55,7 +55,7 @@ class Trial {
     if (ring_->tail() != end()) return "the tail";
     if (ring_->readers() != readers_.size()) return "the number of readers";
     if (!memory_is_right()) return "memory";
-    return ring_->check() + arena_->inspector().check();
+    return check_ring(*ring_) + check_arena(*arena_);
   }
 
  private:

@@ -73,7 +73,7 @@ TEST_CASE("An unused subscription ends with its last attached process") {
   CHECK(ring->readers() == 0);
   end.open();
   CHECK(child.succeeded());
-  CHECK(ring->check().empty());
+  CHECK(check_ring(*ring).empty());
 }
 
 TEST_CASE("The first get makes a subscription exclusive to its process") {

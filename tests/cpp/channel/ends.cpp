@@ -122,27 +122,15 @@ TEST_CASE("A child that calls leave_all has closed its end") {
 
 TEST_CASE("Dead senders are reported once when no sender is left") {
   auto channel = receiving_channel();
-  channel->membership().join(End::kSending).value();
-  Gate up[2], go;
-  const auto act = [&](int which) {
-    put(*channel, 1).value();
-    up[which].open();
-    pause();
-    return true;
-  };
-  Child first([&] { return act(0); }), second([&] { return act(1); });
-  up[0].wait();
-  up[1].wait();
-  get(*channel).value();
-  get(*channel).value();
-  first.kill_and_wait();
+  Peer first(*channel), second(*channel);
+  first.child.kill_and_wait();
   notice_deaths(*channel);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
-  second.kill_and_wait();
+  second.child.kill_and_wait();
   auto died = get(*channel);
   REQUIRE(code_of(died) == Code::kPeerDied);
   REQUIRE(std::set<int>(died.error().pids.begin(), died.error().pids.end()) ==
-          std::set<int>{first.pid(), second.pid()});
+          std::set<int>{first.child.pid(), second.child.pid()});
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
@@ -163,20 +151,12 @@ TEST_CASE("A blocked put reports that its receivers were killed") {
 // guarantee: peer-died
 TEST_CASE("A killed process is dead before it is reaped") {
   auto channel = receiving_channel();
-  channel->membership().join(End::kSending).value();
-  Gate up;
-  Child sender([&] {
-    put(*channel, 1).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
-  get(*channel).value();
-  sender.signal(SIGKILL);  // killed, but not reaped
+  Peer sender(*channel);
+  sender.child.signal(SIGKILL);  // killed, but not reaped
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
+// guarantee: stopped-is-alive
 TEST_CASE("A stopped process is alive") {
   auto channel = receiving_channel();
   channel->membership().join(End::kSending).value();
@@ -285,17 +265,8 @@ TEST_CASE("A queue without senders stays open while reserved") {
 
 TEST_CASE("A kWait stream ends once a dead sender had a successor") {
   auto channel = receiving_channel(with_capacity(8, Ending::kWait));
-  channel->membership().join(End::kSending).value();
-  Gate up;
-  Child sender([&] {
-    put(*channel, 1).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
-  get(*channel).value();
-  sender.kill_and_wait();
+  Peer sender(*channel);
+  sender.child.kill_and_wait();
   REQUIRE(code_of(get(*channel, patience(300))) == Code::kEmpty);
   Child successor([&] {
     put(*channel, 2).value();
@@ -383,18 +354,9 @@ TEST_CASE("The descriptor stays readable at the end of the stream") {
 TEST_CASE("The descriptor is readable once a sender death is detected") {
   auto channel = receiving_channel();
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
-  channel->membership().join(End::kSending).value();
-  Gate up;
-  Child sender([&] {
-    put(*channel, 1).value();
-    up.open();
-    pause();
-    return true;
-  });
-  up.wait();
-  get(*channel).value();
+  Peer sender(*channel);
   REQUIRE_FALSE(readable(fd));
-  sender.kill_and_wait();
+  sender.child.kill_and_wait();
   Child other([&] {
     notice_deaths(*channel);
     Channel::leave_all();

@@ -52,9 +52,9 @@ Ready with_a_death(std::size_t words) {
   return ready;
 }
 
-void check_arena(Arena& arena) {
+void require_sound(Arena& arena) {
   if (arena.participants().check(0)) REQUIRE(arena.reconcile(patience()).ok());
-  REQUIRE(arena.inspector().check() == "");
+  REQUIRE(check_arena(arena) == "");
 }
 
 constexpr std::size_t kInline = 3;
@@ -76,7 +76,7 @@ TEST_CASE("A failed arena creation leaks no descriptor") {
                          if (!reached) REQUIRE(state.made != nullptr);
                          state.made.reset();
                          REQUIRE(open_descriptors() == state.descriptors);
-                         REQUIRE(new_arena()->inspector().check() == "");
+                         REQUIRE(check_arena(*new_arena()) == "");
                        });
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("A failed attach to a foreign arena leaks no descriptor") {
     auto arena = new_arena();
     made.open(static_cast<std::uint64_t>(arena->fd()));
     done.wait();
-    return arena->inspector().check().empty();
+    return check_arena(*arena).empty();
   });
   const int fd = static_cast<int>(made.wait());
   std::size_t descriptors = open_descriptors();
@@ -123,7 +123,7 @@ TEST_CASE("A failed channel creation leaks no block") {
                        [](State& state, bool reached) {
                          if (!reached) REQUIRE(put(*state.made, 1).ok());
                          state.made.reset();
-                         check_arena(*state.arena);
+                         require_sound(*state.arena);
                          REQUIRE(used_bytes(*state.arena) == 0);
                          REQUIRE(put(*new_channel(state.arena), 1).ok());
                        });
@@ -142,7 +142,7 @@ TEST_CASE("A put that runs out of memory is complete or has no effect") {
                          Channel& channel = *state.ready.channel;
                          REQUIRE((state.was_put || reached));
                          REQUIRE(channel.size() == (state.was_put ? 2 : 1));
-                         check_arena(*state.ready.arena);
+                         require_sound(*state.ready.arena);
                          if (!state.was_put) REQUIRE(used_bytes(*state.ready.arena) == state.ready.used);
                          REQUIRE(put(channel, 2, words).ok());
                          REQUIRE(drain(channel) == (state.was_put ? std::vector<std::uint64_t>{0, 1, 2}
@@ -168,7 +168,7 @@ TEST_CASE("A ring that could not grow accepts the message later") {
                          const auto numbers = drain(*state.ready.channel);
                          REQUIRE(numbers.size() == state.went + 1);
                          for (std::size_t i = 0; i < numbers.size(); ++i) REQUIRE(numbers[i] == i);
-                         check_arena(*state.ready.arena);
+                         require_sound(*state.ready.arena);
                        });
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("A get that runs out of memory leaves its message queued") {
         if (state.got) REQUIRE(*state.got == 0);
         const auto left = drain(*state.ready.channel);
         REQUIRE(left == (state.got ? std::vector<std::uint64_t>{1} : std::vector<std::uint64_t>{0, 1}));
-        check_arena(*state.ready.arena);
+        require_sound(*state.ready.arena);
       });
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("Views stay valid if memory for more views runs out") {
         const auto left = drain(*state.ready.channel);
         REQUIRE(left.size() + state.views.size() == 40);
         state.views.clear();
-        check_arena(*state.ready.arena);
+        require_sound(*state.ready.arena);
         REQUIRE(used_bytes(*state.ready.arena) <= state.ready.used - 40 * 8'192);
       });
 }
@@ -249,7 +249,7 @@ TEST_CASE("A delivery that runs out of memory loses no message") {
         const auto left = drain(channel);
         REQUIRE(left == (state.acked.empty() ? std::vector<std::uint64_t>{0, 1, 2} : std::vector<std::uint64_t>{1, 2}));
         REQUIRE(channel.stats().taken == 0);
-        check_arena(*state.ready.arena);
+        require_sound(*state.ready.arena);
         REQUIRE(channel.acks().wait({}, no_wait()).ok());
       });
 }
@@ -266,7 +266,7 @@ TEST_CASE("dead_letters() without memory keeps the messages") {
       [](Ready& ready) { static_cast<void>(ready.channel->dead_letters(no_wait()).ok()); },
       [](Ready& ready, bool) {
         REQUIRE(ready.channel->dead_letters(patience()).value().size() == 3);
-        check_arena(*ready.arena);
+        require_sound(*ready.arena);
       });
 }
 
@@ -301,7 +301,7 @@ TEST_CASE("Batches that run out of memory keep order and lose nothing") {
         if (!reached) REQUIRE(state.got.size() == 20);
         REQUIRE(state.got.size() >= state.put);
         for (std::size_t i = 0; i < state.got.size(); ++i) REQUIRE(state.got[i] == i);
-        check_arena(*state.ready.arena);
+        require_sound(*state.ready.arena);
       });
 }
 
@@ -326,7 +326,7 @@ TEST_CASE("A recovery that runs out of memory blocks no later recovery") {
         });
         REQUIRE(other.succeeded());
         REQUIRE(drain(*state.ready.channel) == std::vector<std::uint64_t>{1, 2});
-        check_arena(*state.ready.arena);
+        require_sound(*state.ready.arena);
         REQUIRE(state.ready.arena->inspector().stats().participants == 1);
       });
 }
@@ -353,7 +353,7 @@ TEST_CASE("A call that runs out of memory in recovery keeps no lock") {
         auto fresh = new_channel(ready.arena);
         REQUIRE(put(*fresh, 7).ok());
         REQUIRE(get(*fresh).value() == 7);
-        check_arena(*ready.arena);
+        require_sound(*ready.arena);
       });
 }
 
@@ -373,7 +373,7 @@ TEST_CASE("A fork that runs out of memory makes a working child") {
                        },
                        [](Ready& ready, bool) {
                          REQUIRE(drain(*ready.channel) == std::vector<std::uint64_t>{1});
-                         check_arena(*ready.arena);
+                         require_sound(*ready.arena);
                        });
 }
 

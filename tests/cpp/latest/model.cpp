@@ -57,7 +57,7 @@ class Trial {
     for (const auto& [version, words] : kept) expected += bytes_of_[words];
     const auto there = store_->kept();
     return store_->version() == newest && there.versions == versions && there.bytes == frames &&
-           used_bytes(*arena_) == expected && store_->ring()->check().empty() && arena_->inspector().check().empty();
+           used_bytes(*arena_) == expected && check_ring(*store_->ring()).empty() && check_arena(*arena_).empty();
   }
 
  private:

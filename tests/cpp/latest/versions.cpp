@@ -11,21 +11,6 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("Readers get the last version and versions count from 1") {
-  const auto store = new_latest();
-  CHECK(store->version() == 0);
-  CHECK(store->newest(0).code() == Code::kEmpty);
-  for (std::uint64_t i = 1; i <= 20; ++i) {
-    CHECK(publish(*store, 100 + i).value() == i);
-    const Held held = store->newest(i - 1).value();
-    CHECK(held.version == i);
-    CHECK(held.bytes == 64);
-    CHECK(value_of(held) == 100 + i);
-    CHECK(store->newest(i).code() == Code::kEmpty);
-  }
-  CHECK(store->ring()->check().empty());
-}
-
 TEST_CASE("The history contains exactly the configured versions") {
   for (const std::uint64_t history : {0u, 1u, 5u}) {
     const auto store = new_latest(history);
@@ -37,7 +22,7 @@ TEST_CASE("The history contains exactly the configured versions") {
       }
     }
     CHECK(store->kept().versions == history + 1);
-    CHECK(store->ring()->check().empty());
+    CHECK(check_ring(*store->ring()).empty());
   }
 }
 
@@ -67,7 +52,7 @@ TEST_CASE("Only history and newest are kept until the last detach") {
     arena->reconcile(patience()).value();  // finds the blocks by the list of references
     CHECK(used_bytes(*arena) == empty + 4 * 8192);
     CHECK(value_at(*store, 28) == 28);
-    CHECK(arena->inspector().check().empty());
+    CHECK(check_arena(*arena).empty());
   }
   CHECK(used_bytes(*arena) == before);
 }
@@ -92,24 +77,6 @@ TEST_CASE("Blocks live as long as the version that refers to them") {
   CHECK(used_bytes(*arena) == empty + 3 * 4096);
 }
 
-TEST_CASE("Another process opens a Latest by its block and publishes") {
-  const auto arena = new_arena();
-  const auto store = new_latest(2, arena);
-  publish(*store, 5).value();
-  Child child([&] {
-    auto opened = LatestStore::open(arena, store->block(), patience());
-    return opened.ok() && (*opened)->ring() == store->ring() && value_of((*opened)->newest(0).value()) == 5 &&
-           publish(**opened, 6).value() == 2;
-  });
-  REQUIRE(child.succeeded());
-  CHECK(value_of(store->newest(1).value()) == 6);
-  CHECK(publish(*store, 7).value() == 3);
-  const BlockRef gone = new_lease(*arena).ref();
-  CHECK(LatestStore::open(arena, gone, patience()).code() == Code::kNotFound);
-  const Lease array = new_lease(*arena, 100'000);
-  CHECK(LatestStore::open(arena, array.ref(), patience()).code() == Code::kIncompatible);
-}
-
 TEST_CASE("open names both layout versions of a Latest") {
   const auto arena = new_arena();
   auto store = LatestStore::create(arena, {}, patience()).value();
@@ -119,12 +86,6 @@ TEST_CASE("open names both layout versions of a Latest") {
   reinterpret_cast<broadcast::RingHeader*>(kept.data())->version = 77;
   const auto opened = LatestStore::open(arena, block, patience());
   CHECK(names_versions(opened.error(), 77, broadcast::kRingVersion));
-}
-
-TEST_CASE("A history above the maximum is refused with the number") {
-  const auto made = LatestStore::create(new_arena(), {.history = latest::kMaxHistory + 1}, patience());
-  CHECK(made.code() == Code::kInvalid);
-  CHECK(made.error().message.find("65537") != std::string::npos);
 }
 
 TEST_CASE("A new version wakes a waiting reader") {
@@ -216,4 +177,12 @@ TEST_CASE("Corrupt words cause errors and a new version repairs them") {
   store_relaxed(header_of(*store).putting, std::uint64_t{1});
   CHECK(publish(*store, 2).value() == 8);
   CHECK(value_of(store->newest(0).value()) == 2);
+}
+
+TEST_CASE("open refuses a block that is gone or an array") {
+  const auto arena = new_arena();
+  const BlockRef gone = new_lease(*arena).ref();
+  CHECK(LatestStore::open(arena, gone, patience()).code() == Code::kNotFound);
+  const Lease array = new_lease(*arena, 100'000);
+  CHECK(LatestStore::open(arena, array.ref(), patience()).code() == Code::kIncompatible);
 }

@@ -34,7 +34,7 @@ TEST_CASE("A freed block rests until 2 MiB of its class have been freed") {
   for (int round = 0; round < 2; ++round) {
     for (const BlockId id : ids) CHECK(new_lease(*arena, 100'000).ref().id == id);
   }
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("A size class is bounded by peak use plus resting blocks") {
@@ -43,7 +43,7 @@ TEST_CASE("A size class is bounded by peak use plus resting blocks") {
     std::vector<Lease> leases;
     for (int i = 0; i < 50; ++i) leases.push_back(new_lease(*arena, 100'000));
     leases.clear();
-    CHECK(arena->inspector().check() == "");
+    CHECK(check_arena(*arena) == "");
   }
   CHECK(arena->inspector().stats().committed_bytes <= (50 + 16) * memory::round_up(100'000, platform::page_size()));
 }
@@ -55,7 +55,7 @@ TEST_CASE("Resting blocks take no more than a quarter of the budget") {
   }
   CHECK(arena->inspector().stats().committed_bytes <= kMiB + 100'000);
   overfill(*arena);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("Resting blocks are reused when the machine has no memory") {
@@ -67,7 +67,7 @@ TEST_CASE("Resting blocks are reused when the machine has no memory") {
     for (int i = 0; i < 20; ++i) {
       if (!arena->allocate(100'000, BlockKind::kMessage, no_wait())) return false;
     }
-    return arena->inspector().check().empty();
+    return check_arena(*arena).empty();
   });
   CHECK(child.succeeded());
 }
@@ -77,7 +77,7 @@ TEST_CASE("Resting blocks are reclaimed for another class") {
   for (int i = 0; i < 200; ++i) new_lease(*arena, 100'000);
   const OwnedBlock all = new_block(*arena, 16 * kMiB);
   CHECK(arena->inspector().stats().committed_bytes == 16 * kMiB);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("Reusing a block makes old references to it stale") {
@@ -151,7 +151,7 @@ TEST_CASE("Thousands of blocks of a class extend its table") {
   CHECK(arena->inspector().stats().blocks == 5000);
   blocks.clear();
   CHECK(arena->inspector().stats().blocks == 0);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 // guarantee: any-size
@@ -162,7 +162,7 @@ TEST_CASE("Every size from a byte to the whole budget fits") {
     block.data()[bytes - 1] = std::byte{1};
   }
   new_block(*arena, 8 * kMiB);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("A request over the budget fails at once with both numbers") {
@@ -185,7 +185,7 @@ TEST_CASE("Free pages are reclaimed for a block of another size") {
   CHECK(arena->inspector().stats().committed_bytes == 8 * kMiB);
   const OwnedBlock block = new_block(*arena, 6 * kMiB);
   CHECK(arena->inspector().stats().committed_bytes <= 8 * kMiB);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("Pages of the longest unused class are reclaimed first") {
@@ -217,7 +217,7 @@ TEST_CASE("Neither the counts nor the file exceed the budget") {
     REQUIRE(arena->inspector().stats().committed_bytes <= arena->pool().max_bytes());
     REQUIRE(file_pages_bytes(*arena) <= arena->pool().max_bytes() + control);
   }
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("trim returns the pages of all free blocks to the system") {
@@ -228,7 +228,7 @@ TEST_CASE("trim returns the pages of all free blocks to the system") {
   CHECK(arena->allocator().trim() == 23 * kMiB);
   CHECK(before - file_pages_bytes(*arena) == 23 * kMiB);
   CHECK(arena->inspector().stats().committed_bytes == used_bytes(*arena));
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("A trimmed block is used again with new pages") {
@@ -253,7 +253,7 @@ TEST_CASE("A free returns pages beyond the recent peak to the system") {
   blocks.clear();
   CHECK(arena->inspector().stats().committed_bytes < 200 * kMiB);
   CHECK(arena->inspector().stats().committed_bytes >= 64 * kMiB);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 // guarantee: bounded-free
@@ -267,7 +267,7 @@ TEST_CASE("One free returns at most 64 MiB of pages") {
   arena->header().peak_used[1] = 0;
   last.abandon();
   CHECK(arena->inspector().stats().committed_bytes == (160 - 64) * kMiB);
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("Out of memory after a second names holders and their bytes") {
@@ -331,7 +331,7 @@ TEST_CASE("A waiter gets the memory of a process that is killed") {
   taken.wait();
   child.kill_and_wait();
   CHECK(arena->allocate(8 * kMiB, BlockKind::kMessage, patience()).ok());
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("Waiting for memory sleeps instead of spinning") {

@@ -26,7 +26,7 @@ void use(Arena& arena, const Lease& channel) {
     if (arena.blocks().is_current(ref)) arena.holders().drop(ref);
     static_cast<void>(arena.inspector().stats());
     static_cast<void>(arena.inspector().holders());
-    static_cast<void>(arena.inspector().check());
+    static_cast<void>(check_arena(arena));
     arena.allocator().trim();
     arena.participants().check(0);
     memory::request_recovery(arena.header());
@@ -104,7 +104,7 @@ TEST_CASE("Pages are reclaimed only from blocks of the class of a list") {
   Child child([&] {
     warm = (std::uint64_t{0xff79ffff} << 32) + 1;  // its lower half names a free block
     arena->allocator().trim();
-    return arena->reconcile(patience()).ok() && arena->inspector().check().empty();
+    return arena->reconcile(patience()).ok() && check_arena(*arena).empty();
   });
   CHECK(child.succeeded());
 }

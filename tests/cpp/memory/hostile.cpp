@@ -41,11 +41,11 @@ TEST_CASE("Inspecting an arena with damaged marks commits no memory") {
   }
   CHECK(arena->inspector().stats().blocks == 1);
   CHECK(arena->inspector().holders().size() == 1);
-  CHECK_FALSE(arena->inspector().check().empty());
+  CHECK_FALSE(check_arena(*arena).empty());
   CHECK(file_pages_bytes(*arena) < before + kMiB);
   memory::request_recovery(arena->header());
   REQUIRE(arena->reconcile(patience()).ok());
-  CHECK(arena->inspector().check() == "");
+  CHECK(check_arena(*arena) == "");
 }
 
 TEST_CASE("Impossible counts are rebuilt before a block is refused") {
@@ -153,7 +153,7 @@ TEST_CASE("A reference list that changes while read stays in bounds") {
       for (const BlockRef& ref : arena->blocks().referred_to_by(reader.ref())) {
         if (!arena->blocks().geometry().contains(ref.id)) return false;
       }
-      if (i % 100 == 0) static_cast<void>(arena->inspector().check());
+      if (i % 100 == 0) static_cast<void>(check_arena(*arena));
       if (i % 100 == 0) memory::request_recovery(arena->header());
       if (i % 100 == 0) arena->reconcile(patience()).ok();
     }

@@ -75,7 +75,7 @@ TEST_CASE("reserve_slot fails when full until a participant dies") {
     if (!again || memory::slot_of(again->identity) != slot) return false;
     if (arena->inspector().holders().size() != 1) return false;
     lease.reset();
-    return used_bytes(*arena) == 0 && arena->inspector().check() == "";
+    return used_bytes(*arena) == 0 && check_arena(*arena) == "";
   });
   CHECK(child.succeeded());
 }

@@ -1,13 +1,12 @@
 // Recordings are read as they were written, up to the place where they were cut off, and are safe to read with any
 // bytes.
-#include "recording/reader.h"
-
 #include <sys/stat.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "recording/recording_reader.h"
 #include "support/catch2.h"
 #include "support/recordings.h"
 

@@ -11,7 +11,7 @@
 
 using namespace shmtree;
 using namespace shmtree::test;
-using replay::What;
+using replay::OutputKind;
 
 namespace {
 
@@ -48,9 +48,9 @@ struct Looker {
       : store(of),
         gather(replay::Gather::create(of, {.outputs = {{.leaf = 0},
                                                        {.leaf = 2},
-                                                       {.what = What::kSuccessor, .leaf = 0},
-                                                       {.what = What::kSuccessor, .leaf = 2},
-                                                       {.what = What::kDiscount, .is_double = true}},
+                                                       {.kind = OutputKind::kSuccessor, .leaf = 0},
+                                                       {.kind = OutputKind::kSuccessor, .leaf = 2},
+                                                       {.kind = OutputKind::kDiscount, .is_double = true}},
                                            .n_step = kSteps,
                                            .gamma = 0.5})
                    .value()) {}
@@ -104,7 +104,7 @@ TEST_CASE("Sampled rows and successors stay whole while writers die") {
     store->arena()->reconcile(patience()).value();
     Writer writer(store, 1);
     for (std::uint64_t i = 0; i < 100; ++i) add(writer, i).value();
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
     CHECK(chains_are_right(store));
   }
 }

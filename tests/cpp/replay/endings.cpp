@@ -108,12 +108,12 @@ TEST_CASE("A truncated row and its stream wait for the last observation") {
     REQUIRE(test::end_with(writer, 7).ok());
     CHECK(store->size() == 2);
     const test::Slot at{last / rows_per_chunk, last % rows_per_chunk};
-    CHECK(at.bit(store->about(at.ticket).truncated) == 1);
+    CHECK(at.bit(store->info(at.ticket).truncated) == 1);
     CHECK(test::number_in(*store, at.next(*store)) == 7);
     test::add(writer, 2).value();
     writer.close();
     CHECK(store->size() == 2);
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -121,7 +121,7 @@ TEST_CASE("end can truncate a done row but not a terminated row") {
   const auto store = new_store({.capacity = 64, .rows_per_chunk = 8, .ahead = 1, .finals = true});
   Writer writer(store, 1);
   const auto was_cut = [&](std::uint64_t index) {
-    return platform::load_relaxed(store->about(index / 8).truncated) >> index % 8 & 1;
+    return platform::load_relaxed(store->info(index / 8).truncated) >> index % 8 & 1;
   };
   const auto sure = test::add(writer, 0, {.done = true, .truncated = false, .terminated = true}).value();
   REQUIRE(test::end_with(writer, 1, true).ok());
@@ -144,5 +144,5 @@ TEST_CASE("end can truncate a done row but not a terminated row") {
   REQUIRE(test::end_with(writer, 8).ok());
   CHECK(was_cut(indices[1]) == 1);
   CHECK(store->size() == 6);
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }

@@ -30,7 +30,7 @@ TEST_CASE("A row is ready once all its successors were added") {
         }
       }
       CHECK(chains_are_right(store));
-      CHECK(store->check().empty());
+      CHECK(check_rows(*store).empty());
     }
   }
 }
@@ -44,14 +44,14 @@ TEST_CASE("A done row is ready at once without final observations") {
     const std::uint64_t last = add(writer, 4, {.done = true, .truncated = true}).value();
     CHECK(store->size() == 5);
     const Slot at{last / rows_per_chunk, last % rows_per_chunk};
-    CHECK(at.bit(store->about(at.ticket).ends) == 1);
-    CHECK(at.bit(store->about(at.ticket).truncated) == 1);
+    CHECK(at.bit(store->info(at.ticket).ends) == 1);
+    CHECK(at.bit(store->info(at.ticket).truncated) == 1);
     add(writer, 10).value();
     CHECK(store->size() == 5);
     CHECK(writer.end({}, false, patience()).ok());
     CHECK(store->size() == 6);
     CHECK(chains_are_right(store));
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -67,17 +67,17 @@ TEST_CASE("A final observation follows the last row and is no row") {
     CHECK(writer.added() == 4);
     const Slot at{last / rows_per_chunk, last % rows_per_chunk}, final = at.next(*store);
     CHECK(number_in(*store, final) == 4);
-    CHECK(final.bit(store->about(final.ticket).finals) == 1);
+    CHECK(final.bit(store->info(final.ticket).finals) == 1);
     CHECK_FALSE(store->has_row(final.ticket, final.slot));
-    CHECK(at.bit(store->about(at.ticket).truncated) == 0);
+    CHECK(at.bit(store->info(at.ticket).truncated) == 0);
 
     const std::uint64_t cut = add(writer, 10).value();
     REQUIRE(end_with(writer, 11, true).ok());
     CHECK(store->size() == 5);
     const Slot row{cut / rows_per_chunk, cut % rows_per_chunk};
-    CHECK(row.bit(store->about(row.ticket).truncated) == 1);
+    CHECK(row.bit(store->info(row.ticket).truncated) == 1);
     CHECK(chains_are_right(store));
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("A done row without its final is ready at the next call") {
     writer.close();
     CHECK(store->size() == 4);
     CHECK(chains_are_right(store));
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
   }
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("Rows that lack successors stay hidden after close or exit") {
   CHECK(store->size() == 16);
   add(writer, 200).value();
   CHECK(store->size() == 16);
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 TEST_CASE("An end without rows does nothing and bad finals are refused") {
@@ -153,7 +153,7 @@ TEST_CASE("A forked child continues with a stream of its own") {
   for (std::uint64_t i = 3; i < 6; ++i) add(writer, i).value();
   CHECK(store->size() == 4 + 6);
   CHECK(chains_are_right(store));
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 TEST_CASE("A slow writer leaves its chunk before the window passes it") {
@@ -167,7 +167,7 @@ TEST_CASE("A slow writer leaves its chunk before the window passes it") {
     for (std::uint64_t j = 0; j < 20; ++j) add(fast, 20 * i + j).value();
   }
   CHECK(chains_are_right(store));
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 namespace {
@@ -245,7 +245,7 @@ TEST_CASE("Rows added at once are observed like rows added singly") {
     std::sort(told.priorities.begin(), told.priorities.end());
     CHECK(told.indices == indices);
     CHECK(told.priorities == priorities);
-    CHECK(store->check().empty());
+    CHECK(check_rows(*store).empty());
     CHECK(writer.extend({.columns = std::span(columns).first(2), .count = 1}, nullptr, patience()).code() ==
           Code::kInvalid);
   }

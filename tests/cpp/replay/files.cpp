@@ -88,7 +88,7 @@ TEST_CASE("A saved and loaded buffer has the same rows and indices") {
   CHECK(report.save == 1);
   const auto back = loaded(folder, kPlain).value();
   CHECK(rows_of(back) == rows_of(store));
-  CHECK(back->check().empty());
+  CHECK(check_rows(*back).empty());
   Writer writer(back, 9);
   CHECK(add(writer, 1000).value() > rows_of(store).rbegin()->first);  // tickets continue
   CHECK(back->note().size() == store->note().size());
@@ -102,11 +102,11 @@ TEST_CASE("Streams and ends and final observations survive a load") {
   const auto back = loaded(folder, kChains).value();
   CHECK(rows_of(back) == rows_of(store));
   CHECK(chains_are_right(back));
-  CHECK(back->check().empty());
+  CHECK(check_rows(*back).empty());
   const auto window = store->window();
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
     if (store->progress(ticket).ticket != ticket || store->progress(ticket).rows == 0) continue;
-    const replay::About &then = store->about(ticket), &now = back->about(ticket);
+    const replay::ChunkInfo &then = store->info(ticket), &now = back->info(ticket);
     CHECK(load_relaxed(now.stream) == load_relaxed(then.stream));
     CHECK(load_relaxed(now.first_row) == load_relaxed(then.first_row));
     CHECK(load_relaxed(now.ends) == load_relaxed(then.ends));
@@ -143,7 +143,7 @@ TEST_CASE("A load keeps the newest rows that fit and their indices") {
       options.rows_per_chunk = rows_per_chunk;
       const auto back = loaded(folder, options).value();
       const auto some = rows_of(back);
-      CHECK(back->check().empty());
+      CHECK(check_rows(*back).empty());
       CHECK(chains_are_right(back));
       REQUIRE_FALSE(some.empty());
       for (const auto& [index, number] : some) REQUIRE(all.at(index) == number);
@@ -152,7 +152,7 @@ TEST_CASE("A load keeps the newest rows that fit and their indices") {
       if (capacity < 64) CHECK(some.size() + 2 * 4 + 2 >= std::min<std::size_t>(capacity * 4 / 5, all.size()));
       Writer writer(back, 3);
       for (std::uint64_t i = 0; i < capacity + 10; ++i) add(writer, 5000 + i).value();
-      CHECK(back->check().empty());
+      CHECK(check_rows(*back).empty());
     }
   }
   ShapeOptions larger = kChains;
@@ -284,7 +284,7 @@ TEST_CASE("Saves during writes have whole rows with successors") {
     REQUIRE(rows.size() == report->rows);
     for (const auto& [index, number] : rows) REQUIRE(row_at(back, index) == number);
     REQUIRE(chains_are_right(back));
-    REQUIRE(back->check().empty());
+    REQUIRE(check_rows(*back).empty());
   }
   one.kill_and_wait();
   two.kill_and_wait();

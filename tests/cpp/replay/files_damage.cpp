@@ -123,7 +123,7 @@ TEST_CASE("Forged manifests with right checksums are refused or valid") {
     std::memcpy(bad.data() + 12, &sum, 4);
     write_bytes(manifest, bad);
     const auto back = loaded(folder, kOptions, arena);
-    if (back) REQUIRE(back.value()->check().empty());
+    if (back) REQUIRE(check_rows(**back).empty());
   }
 }
 

@@ -8,7 +8,7 @@ using namespace shmtree;
 using namespace shmtree::test;
 using replay::Gather;
 using replay::GatherOptions;
-using replay::What;
+using replay::OutputKind;
 
 namespace {
 
@@ -29,13 +29,13 @@ TEST_CASE("An impossible batch is refused with the numbers") {
     return gather.code() == Code::kInvalid && gather.error().message.find(number) != std::string::npos;
   };
   CHECK(refused({.outputs = {{.leaf = 4}}}, "leaf number 4"));
-  CHECK(refused({.outputs = {{.what = What::kSuccessor}}, .n_step = 3}, "3 steps later"));
-  CHECK(refused({.outputs = {{.what = What::kDiscount}}, .n_step = 4}, "4 steps later"));
-  CHECK(refused({.outputs = {{.what = What::kDiscount}}, .n_step = 0}, "n_step is 0"));
-  CHECK(refused({.outputs = {{.what = What::kStack, .frames = 0}}}, "0 frames"));
-  CHECK(refused({.outputs = {{.what = What::kRewardSum, .leaf = 1, .is_double = true}}}, "4 bytes"));
+  CHECK(refused({.outputs = {{.kind = OutputKind::kSuccessor}}, .n_step = 3}, "3 steps later"));
+  CHECK(refused({.outputs = {{.kind = OutputKind::kDiscount}}, .n_step = 4}, "4 steps later"));
+  CHECK(refused({.outputs = {{.kind = OutputKind::kDiscount}}, .n_step = 0}, "n_step is 0"));
+  CHECK(refused({.outputs = {{.kind = OutputKind::kStack, .frames = 0}}}, "0 frames"));
+  CHECK(refused({.outputs = {{.kind = OutputKind::kRewardSum, .leaf = 1, .is_double = true}}}, "4 bytes"));
   CHECK(refused({}, "at least one output"));
-  CHECK(Gather::create(store, {.outputs = {{.what = What::kRewardSum, .leaf = 2}}, .n_step = 3}).ok());
+  CHECK(Gather::create(store, {.outputs = {{.kind = OutputKind::kRewardSum, .leaf = 2}}, .n_step = 3}).ok());
 }
 
 TEST_CASE("Missing rows are filled with zeros and others are right") {

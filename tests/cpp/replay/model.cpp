@@ -61,7 +61,7 @@ class Trial {
       }
     }
     if (stacking_->size() != drawable) return false;
-    return store_->size() == there && store_->check().empty() && sequences_are_right(there);
+    return store_->size() == there && check_rows(*store_).empty() && sequences_are_right(there);
   }
 
   bool sequences_are_right(std::uint64_t there) {

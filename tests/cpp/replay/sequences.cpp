@@ -37,7 +37,7 @@ TEST_CASE("A sequence stays in one episode and is masked and padded") {
     add(one, 1000 * (i / 7) + i, {.done = i % 7 == 6}).value();
     add(other, 1'000'000 + i).value();
   }
-  const auto gather = replay::Gather::of_rows(store).value();
+  const auto gather = gather_of_rows(store);
   SequenceSampler sequences(store, {.length = 5}, 3);
   Drawn sampled(5 * 100);
   std::map<std::size_t, int> lengths;
@@ -64,7 +64,7 @@ TEST_CASE("Refusing partial sequences samples all full ones uniformly") {
   const auto store = new_store({.capacity = 200, .rows_per_chunk = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 60; ++i) add(writer, i, {.done = i % 10 == 9}).value();
-  const auto gather = replay::Gather::of_rows(store).value();
+  const auto gather = gather_of_rows(store);
   SequenceSampler sequences(store, {.length = 3, .stride = 4, .partial = Partial::kRefuse}, 3);
   Drawn sampled(3 * 2'000);
   REQUIRE(sampled.sample(sequences, gather).ok());
@@ -107,7 +107,7 @@ TEST_CASE("Sequences stay whole while other writers overwrite rows") {
   });
   Writer writer(store, 2);
   for (std::uint64_t i = 0; i < 16; ++i) add(writer, 1'000'000 + i, {.done = i == 15}).value();
-  const auto gather = replay::Gather::of_rows(store).value();
+  const auto gather = gather_of_rows(store);
   SequenceSampler sequences(store, {.length = 8}, 3);
   Drawn sampled(8 * 16);
   for (int i = 0; i < 500; ++i) {
@@ -122,14 +122,14 @@ TEST_CASE("Sequences stay whole while other writers overwrite rows") {
     add(writer, 2'000'000 + static_cast<std::uint64_t>(i), {.done = true}).value();
   }
   REQUIRE(child.succeeded());
-  CHECK(store->check().empty());
+  CHECK(check_rows(*store).empty());
 }
 
 TEST_CASE("Sampling sequences ends if damaged words hide all rows") {
   const auto store = new_store({.capacity = 200, .rows_per_chunk = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 1; i <= 60; ++i) add(writer, i).value();
-  const auto gather = replay::Gather::of_rows(store).value();
+  const auto gather = gather_of_rows(store);
   SequenceSampler sequences(store, {.length = 5}, 3);
   Drawn sampled(5 * 10);
   REQUIRE(store->size() == 60);

@@ -109,11 +109,11 @@ TEST_CASE("the specification determines the outputs of a batch") {
   CHECK(spec.leaf_bytes() == std::vector<std::uint64_t>{84 * 84, 8, 4, 1, 16, 8, 8, 1, 8});
   const GatherOptions options = spec.outputs();
   REQUIRE(options.outputs.size() == 14);
-  CHECK(
-      (options.outputs[0].what == What::kStack && options.outputs[0].frames == 4 && options.outputs[0].repeats_first));
-  CHECK((options.outputs[2].what == What::kRewardSum && !options.outputs[2].is_double));
-  CHECK((options.outputs[8].what == What::kSuccessorStack && options.outputs[9].what == What::kSuccessor));
-  CHECK((options.outputs[10].leaf == 8 && options.outputs[13].what == What::kDiscount));
+  CHECK((options.outputs[0].kind == OutputKind::kStack && options.outputs[0].frames == 4 &&
+         options.outputs[0].repeats_first));
+  CHECK((options.outputs[2].kind == OutputKind::kRewardSum && !options.outputs[2].is_double));
+  CHECK((options.outputs[8].kind == OutputKind::kSuccessorStack && options.outputs[9].kind == OutputKind::kSuccessor));
+  CHECK((options.outputs[10].leaf == 8 && options.outputs[13].kind == OutputKind::kDiscount));
   CHECK(spec.output(0).shape == std::vector<std::uint64_t>{4, 84, 84});
   CHECK(spec.output(9).dtype == "<f8");
 }

@@ -9,7 +9,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 using replay::Gather;
-using replay::What;
+using replay::OutputKind;
 
 namespace {
 
@@ -29,8 +29,9 @@ Full new_full(SamplerKind kind) {
   auto tables = new_tables({.capacity = kRows, .rows_per_chunk = 1}, {{.kind = kind, .max_times = 1}});
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 2 * kRows; ++i) add_row(writer, i);
-  auto gather = Gather::create(
-      tables->store(), {.outputs = {{.what = What::kStack, .leaf = 1, .frames = kFrames, .repeats_first = true}}});
+  auto gather =
+      Gather::create(tables->store(),
+                     {.outputs = {{.kind = OutputKind::kStack, .leaf = 1, .frames = kFrames, .repeats_first = true}}});
   auto sampler = new_sampler(tables);
   return {.tables = std::move(tables), .sampler = std::move(sampler), .gather = std::move(gather).value()};
 }

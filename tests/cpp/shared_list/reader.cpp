@@ -1,19 +1,18 @@
 // Lists are found as they were written, and are safe to read with any bytes.
-#include "shared_list/reader.h"
-
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "platform/file.h"
+#include "shared_list/list_reader.h"
 #include "support/catch2.h"
 #include "support/lists.h"
 #include "support/recordings.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
-using shared_list::Reader;
+using shared_list::ListReader;
 
 namespace {
 
@@ -26,8 +25,8 @@ std::string like_a_frame(std::uint64_t size, char filling) {
 std::string three() {
   return list_of({like_a_frame(16, 'a'), like_a_frame(100, 'b'), like_a_frame(64, 'c')});
 }
-Result<std::shared_ptr<const Reader>> open_bytes(const std::string& bytes) {
-  return Reader::map(FileInMemory(bytes).fd(), "'three.smt'");
+Result<std::shared_ptr<const ListReader>> open_bytes(const std::string& bytes) {
+  return ListReader::map(FileInMemory(bytes).fd(), "'three.smt'");
 }
 void check_refused(const std::string& bytes, Code code, const std::string& part) {
   const auto opened = open_bytes(bytes);
@@ -105,22 +104,22 @@ TEST_CASE("a frame that is larger than its place is refused") {
 TEST_CASE("a list at an offset is found between others") {
   const std::string bytes = three(), page(platform::page_size(), 'x');
   const FileInMemory file(page + bytes + std::string(2 * page.size() - bytes.size(), '\0'));
-  const auto reader = Reader::map(file.fd(), "the list", page.size()).value();
+  const auto reader = ListReader::map(file.fd(), "the list", page.size()).value();
   REQUIRE(reader->size() == 3);
   CHECK(reader->bytes().size() == bytes.size());
   CHECK(reader->frame(2).value().back() == std::byte{'c'});
   for (const std::uint64_t offset : {std::uint64_t{64}, 2 * page.size(), 3 * page.size(), 1000 * page.size()}) {
-    CHECK(Reader::map(file.fd(), "the list", offset).code() == Code::kCorrupt);
+    CHECK(ListReader::map(file.fd(), "the list", offset).code() == Code::kCorrupt);
   }
 }
 
 TEST_CASE("a list at an offset cannot extend beyond its file") {
   const std::string bytes = three(), page(platform::page_size(), 'x');
   const FileInMemory file(page + bytes.substr(0, bytes.size() - 1));
-  CHECK(Reader::map(file.fd(), "the list", page.size()).code() == Code::kCorrupt);
+  CHECK(ListReader::map(file.fd(), "the list", page.size()).code() == Code::kCorrupt);
 }
 
 TEST_CASE("a list is described by its items and its path") {
   CHECK(open_bytes(three()).value()->description() == "SharedList of 3 items in 'three.smt'");
-  CHECK(Reader::map(FileInMemory(three()).fd(), "the new list").value()->description() == "SharedList of 3 items");
+  CHECK(ListReader::map(FileInMemory(three()).fd(), "the new list").value()->description() == "SharedList of 3 items");
 }

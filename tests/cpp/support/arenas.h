@@ -12,6 +12,7 @@
 #include "memory/arena.h"
 #include "memory/reconcile_pass.h"
 #include "platform/atomics.h"
+#include "support/arena_check.h"
 #include "support/process.h"
 
 namespace shmtree::test {

@@ -19,8 +19,8 @@ inline void require_whole(Ring& ring, std::uint64_t expected_bytes) {
     }
   }
   reader->close();
-  REQUIRE(ring.check() == "");
-  REQUIRE(arena.inspector().check() == "");
+  REQUIRE(check_ring(ring) == "");
+  REQUIRE(check_arena(arena) == "");
   REQUIRE(used_bytes(arena) == expected_bytes);
 }
 

@@ -9,6 +9,7 @@
 
 #include "broadcast/subscriber.h"
 #include "support/arenas.h"
+#include "support/ring_check.h"
 
 namespace shmtree::test {
 

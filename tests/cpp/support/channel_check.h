@@ -6,6 +6,7 @@
 #include <string>
 
 #include "channel/channel.h"
+#include "support/arena_check.h"
 
 namespace shmtree::channel {
 
@@ -17,14 +18,14 @@ using platform::load_acquire;
 using platform::load_relaxed;
 
 // Walks the whole arena and returns the first violated invariant, or an empty string. Checks the invariants of
-// Arena::check(). Also checks that each channel's messages, records and counts agree, and that every block in use has a
+// check_arena(). Also checks that each channel's messages, records and counts agree, and that every block in use has a
 // pin or a reference. No other process may use the arena meanwhile, and dead processes must be reconciled.
 class Check {
  public:
   explicit Check(Arena& arena) : arena_(arena) {}
 
   std::string run() {
-    std::string wrong = arena_.inspector().check();
+    std::string wrong = check_arena(arena_);
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
       if (!wrong.empty() || kind_of(entry) != BlockKind::kChannel || !is_held(entry)) return;
       kept_.insert(memory::pack(ref));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "channel/channel.h"
+#include "support/arena_check.h"
 #include "support/arenas.h"
 
 namespace shmtree::test {

@@ -21,7 +21,7 @@ inline void recover(Arena& arena) {
   arena.participants().check(0);
   memory::request_recovery(arena.header());
   REQUIRE(arena.reconcile(patience()).ok());
-  REQUIRE(arena.inspector().check() == "");
+  REQUIRE(check_arena(arena) == "");
 }
 
 // Calls `try_at(change)` for change 1, 2 and so on, until it returns false. `try_at` kills a child before that change,

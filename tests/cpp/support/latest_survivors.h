@@ -21,8 +21,8 @@ inline void require_whole(LatestStore& store, std::uint64_t least, std::uint64_t
     REQUIRE(publish(store, version).value() == version);
     REQUIRE(value_at(store, version) == version);
   }
-  REQUIRE(store.ring()->check() == "");
-  REQUIRE(arena.inspector().check() == "");
+  REQUIRE(check_ring(*store.ring()) == "");
+  REQUIRE(check_arena(arena) == "");
   REQUIRE(used_bytes(arena) == expected_bytes);
 }
 

@@ -10,6 +10,7 @@
 
 #include "latest/store.h"
 #include "support/arenas.h"
+#include "support/ring_check.h"
 
 namespace shmtree::test {
 

@@ -153,22 +153,22 @@ struct ModelBatch {
   std::unique_ptr<bool[]> gone;
 
   static replay::Gather gather_of(const std::shared_ptr<Store>& store, const ModelOptions& options) {
-    using replay::What;
+    using replay::OutputKind;
     replay::GatherOptions all{.n_step = options.n_step, .gamma = options.gamma};
-    all.outputs = {{.what = What::kHere, .leaf = 0},
-                   {.what = What::kHere, .leaf = 3},
-                   {.what = What::kStack, .leaf = 0, .frames = options.frames},
-                   {.what = What::kStack, .leaf = 3, .frames = options.frames, .repeats_first = true},
-                   {.what = What::kRewardSum, .leaf = 1},
-                   {.what = What::kRewardSum, .leaf = 2, .is_double = true},
-                   {.what = What::kDiscount},
-                   {.what = What::kDiscount, .is_double = true},
-                   {.what = What::kStream},
-                   {.what = What::kStep}};
+    all.outputs = {{.kind = OutputKind::kHere, .leaf = 0},
+                   {.kind = OutputKind::kHere, .leaf = 3},
+                   {.kind = OutputKind::kStack, .leaf = 0, .frames = options.frames},
+                   {.kind = OutputKind::kStack, .leaf = 3, .frames = options.frames, .repeats_first = true},
+                   {.kind = OutputKind::kRewardSum, .leaf = 1},
+                   {.kind = OutputKind::kRewardSum, .leaf = 2, .is_double = true},
+                   {.kind = OutputKind::kDiscount},
+                   {.kind = OutputKind::kDiscount, .is_double = true},
+                   {.kind = OutputKind::kStream},
+                   {.kind = OutputKind::kStep}};
     if (options.finals) {
-      all.outputs.push_back({.what = What::kSuccessor, .leaf = 0});
-      all.outputs.push_back({.what = What::kSuccessor, .leaf = 3});
-      all.outputs.push_back({.what = What::kSuccessorStack, .leaf = 0, .frames = options.frames});
+      all.outputs.push_back({.kind = OutputKind::kSuccessor, .leaf = 0});
+      all.outputs.push_back({.kind = OutputKind::kSuccessor, .leaf = 3});
+      all.outputs.push_back({.kind = OutputKind::kSuccessorStack, .leaf = 0, .frames = options.frames});
     }
     return replay::Gather::create(store, all).value();
   }

@@ -11,6 +11,7 @@
 #include "replay/rows/writer.h"
 #include "support/arenas.h"
 #include "support/row_reader.h"
+#include "support/rows_check.h"
 
 namespace shmtree::test {
 
@@ -107,9 +108,9 @@ struct Slot {
   // Returns the next slot of the stream; ticket 0 if there is none.
   Slot next(const Store& store) const {
     if (slot + 1 < store.progress(ticket).rows) return {ticket, slot + 1};
-    const std::uint64_t after = load_relaxed(store.about(ticket).next);
+    const std::uint64_t after = load_relaxed(store.info(ticket).next);
     if (after == 0 || store.progress(after).ticket != after || store.progress(after).rows == 0) return {};
-    return load_relaxed(store.about(after).previous) == ticket ? Slot{after, 0} : Slot{};
+    return load_relaxed(store.info(after).previous) == ticket ? Slot{after, 0} : Slot{};
   }
 };
 inline std::uint64_t number_in(const Store& store, const Slot& at) {
@@ -127,8 +128,8 @@ inline bool chains_are_right(const std::shared_ptr<Store>& store) {
       Slot at{ticket, slot};
       for (std::uint64_t ahead = 0; ahead < store->shape().ahead; ++ahead) {
         const Slot after = at.next(*store);
-        if (at.bit(store->about(at.ticket).ends) != 0) {
-          if (after.ticket == 0 || after.bit(store->about(after.ticket).finals) == 0) break;
+        if (at.bit(store->info(at.ticket).ends) != 0) {
+          if (after.ticket == 0 || after.bit(store->info(after.ticket).finals) == 0) break;
           if (number_in(*store, after) != number_in(*store, at) + 1) return false;
           break;
         }

@@ -14,10 +14,17 @@
 
 namespace shmtree::test {
 
+// Returns a gather of every leaf of the rows.
+inline replay::Gather gather_of_rows(const std::shared_ptr<const replay::Store>& store) {
+  replay::GatherOptions options;
+  for (std::size_t leaf = 0; leaf < store->shape().leaves.size(); ++leaf) options.outputs.push_back({.leaf = leaf});
+  return replay::Gather::create(store, std::move(options)).value();
+}
+
 class Reader {
  public:
   Reader(std::shared_ptr<replay::Store> store, std::uint64_t seed)
-      : store_(std::move(store)), gather_(replay::Gather::of_rows(store_).value()), random_(seed) {}
+      : store_(std::move(store)), gather_(gather_of_rows(store_)), random_(seed) {}
 
   // Samples `indices.size()` rows uniformly, with replacement, and copies them: column i of row n to out[i] + n x its
   // bytes. Fails with kEmpty if there are no rows, or kOutOfSharedMemory if this process has no address space for them.

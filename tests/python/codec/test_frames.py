@@ -18,7 +18,7 @@ import pytest
 from exact import assert_same
 from hypothesis import given
 from test_pack_fuzz import relaxed, trees
-from test_types import CONTAINERS, SCALARS, STANDARD
+from test_types import CONTAINERS, SCALARS, STANDARD, cases
 
 import shmtree
 
@@ -75,16 +75,17 @@ def forwarded(arena: shmtree.Arena, value: Any) -> Any:
     return receiver.get()
 
 
-@pytest.mark.parametrize("number", range(len(SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)))
-def test_values_of_every_kind_survive_frames(arena: shmtree.Arena, number: int) -> None:
-    value = (SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)[number]
+EACH_VALUE = pytest.mark.parametrize("value", cases(SCALARS, CONTAINERS, STANDARD, {"array": ARRAYS, "other": OTHERS}))
+
+
+@EACH_VALUE
+def test_values_of_every_kind_survive_frames(arena: shmtree.Arena, value: object) -> None:
     assert_same(shmtree.unpack(frame_of(arena, value)), value)
     assert_same(forwarded(arena, value), value)
 
 
-@pytest.mark.parametrize("number", range(len(SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)))
-def test_values_of_every_kind_are_items_of_a_shared_list(tmp_path: Path, number: int) -> None:
-    value = (SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)[number]
+@EACH_VALUE
+def test_values_of_every_kind_are_items_of_a_shared_list(tmp_path: Path, value: object) -> None:
     shared = shmtree.SharedList(["before", value, "after"])
     shared.dump(tmp_path / "list.smt")
     for items in (shared, shmtree.SharedList.load(tmp_path / "list.smt", allow_pickle=True)):

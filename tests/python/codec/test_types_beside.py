@@ -30,9 +30,17 @@ def arrays() -> dict[str, Any]:
     base = np.arange(24.0).reshape(2, 3, 4)
     frozen = np.arange(5)
     frozen.flags.writeable = False
+    unaligned = np.zeros(81, np.uint8)[1:].view(np.float64)
+    unaligned[:] = np.arange(10)
     return {
         "whole": base,
         "transposed": base.transpose(1, 0, 2),
+        "sliced": base[:, ::3],
+        "part": base[..., 1],
+        "broadcast": np.broadcast_to(base[0], (4, 3, 4)),
+        "windows": np.lib.stride_tricks.sliding_window_view(base[0, 0], 3),
+        "large strided": np.arange(1_000_000.0).reshape(1000, 1000)[::2, ::5],
+        "unaligned": unaligned,
         "fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
         "every other": np.arange(10)[::2],
         "backwards": np.arange(10)[::-1],
@@ -64,6 +72,10 @@ def through(request: pytest.FixtureRequest) -> Any:
 def test_array_keeps_its_layout_beside_a_pickle(name: str, through: Any) -> None:
     alone, beside = through([arrays()[name]])[0], through([arrays()[name], Foreign()])[0]
     assert_same(beside, alone)
+    want = arrays()[name]
+    if not np.ma.isMaskedArray(want):
+        assert alone.dtype == want.dtype and np.array_equal(alone, want) and alone.flags.aligned
+        assert alone.flags.f_contiguous or not want.flags.f_contiguous
     for got in (alone, beside):
         assert got.strides == alone.strides and got.flags.writeable == alone.flags.writeable
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import collections
 import copyreg
 import gc
 import importlib
@@ -48,12 +47,6 @@ def test_python_array_is_not_part_of_the_pickle(arena: shmtree.Arena) -> None:
     assert receiver.get() == [value, print]
 
 
-def test_python_array_put_twice_arrives_as_one() -> None:
-    value = array.array("d", [1.0])
-    got = shmtree.unpack(shmtree.pack([value, value]))
-    assert got[0] is got[1] and got[0] == value
-
-
 @pytest.mark.parametrize(
     "flat", [("d", np.zeros(7, np.uint8)), ("no", np.zeros(8, np.uint8)), ("d", b"x"), [1]], ids=str
 )
@@ -95,23 +88,6 @@ def test_shared_and_cyclic_namespaces_keep_their_identity() -> None:
     assert got.me is got and got.n == 1
     got = shmtree.unpack(shmtree.pack([value, vars(value)]))
     assert got[0].me is got[0] and got[1]["n"] == 1
-
-
-class OwnNamespace(types.SimpleNamespace):
-    pass
-
-
-def test_subclass_of_a_namespace_is_pickled() -> None:
-    with pytest.raises(shmtree.PickleRefused, match="OwnNamespace"):
-        shmtree.pack(OwnNamespace(x=1), allow_pickle=False)
-    got = shmtree.unpack(shmtree.pack(OwnNamespace(x=1)))
-    assert type(got) is OwnNamespace and got.x == 1
-
-
-def test_counters_of_any_keys_are_native() -> None:
-    value = collections.Counter({"a": 2, 3: 1, (1, "b"): 7, None: -1})
-    got = through(value)
-    assert type(got) is collections.Counter and list(got.items()) == list(value.items())
 
 
 # --- attrs ---------------------------------------------------------------------------------------------------------

@@ -15,12 +15,6 @@ from test_types_classes import Plain, Step, through_pickle
 import shmtree
 
 
-def test_functions_and_classes_by_name_go_through_pickle() -> None:
-    assert through_pickle({"f": len, "c": Plain}) == {"f": len, "c": Plain}
-    with pytest.raises(shmtree.PickleRefused, match="builtin_function_or_method"):
-        shmtree.pack(len, allow_pickle=False)
-
-
 @pytest.mark.parametrize(
     "value", [lambda: 0, threading.Lock(), (i for i in ()), sys._getframe()], ids=lambda v: type(v).__name__
 )

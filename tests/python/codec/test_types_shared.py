@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ SHARED: dict[str, Any] = {
     "records": np.zeros(3, [("a", "i4"), ("b", "S3")]),
     "masked array": np.ma.array([1, 2, 3], mask=[0, 1, 0]),
     "memoryview": memoryview(b"abc"),
+    "Python array": array.array("d", [1.0]),
 }
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
 import pickle
 import weakref
 from collections.abc import Callable
@@ -41,6 +42,7 @@ PROMISES = {
     "Broadcast": "yes|yes|yes|yes|yes|yes|yes|yes|after all writers|PeerDied|no effect|WorkerFailed|read-only views|yes|yes",  # noqa: E501
     "Latest": "yes|-|-|yes|-|-|-|-|after all writers|PeerDied|no effect|WorkerFailed|read-only views|yes|yes",
     "Service": "yes|yes|yes|yes|-|yes|-|-|-|-|PeerDied|-|writable views|-|yes",
+    "shmtree.ray": "yes|yes|yes|yes|yes|yes|yes|yes|after all writers|PeerDied|PeerDied|WorkerFailed|writable views|-|-",  # noqa: E501
 }
 
 
@@ -62,6 +64,7 @@ class End:
     capacity = "capacity"
     ended: type[Exception] = shmtree.ChannelClosed  # what `get` raises at the end of the stream
     dead: type[Exception] = shmtree.PeerDied
+    ends_with_death = True  # reports the death of its last writer once, and then the end of the stream
     death_options: ClassVar[dict[str, Any]] = {}
     #: Calls that show that the end lacks a promise, and their errors
     lacks: ClassVar[dict[str, tuple[Callable[[Any, Any], Any], type[Exception]]]] = {}
@@ -83,11 +86,16 @@ class End:
     def end(self, writer: Any) -> None:
         writer.close()
 
+    def pipe(self, method: str = "fork") -> tuple[Any, Any]:
+        """Returns the two ends of a pipe between the test and the process that it starts."""
+        return mp.get_context(method).Pipe()
+
 
 class Queue(End):
     row = "Queue"
     capacity = "maxsize"
     ended = shmtree.ShutDown
+    ends_with_death = False
     death_options: ClassVar[dict[str, Any]] = {"on_peer_death": "raise"}
     constructor: ClassVar[Callable[..., Any]] = shmtree.Queue
     lacks: ClassVar[dict[str, Any]] = {"failure": (lambda queue, _: queue.fail, AttributeError)}
@@ -141,6 +149,7 @@ class Connection(End):
 
 class Broadcast(End):
     row = "Broadcast"
+    ends_with_death = False
     constructor = shmtree.Broadcast
 
     def make(self, **options: Any) -> tuple[Any, Any]:
@@ -152,6 +161,7 @@ class Latest(End):
     """Its reader is another object of the same Latest, so that each can be closed by itself."""
 
     row = "Latest"
+    ends_with_death = False
     constructor = shmtree.Latest
     lacks: ClassVar[dict[str, Any]] = {
         "put_timeout": (lambda *_: shmtree.Latest(capacity=1), TypeError),  # type: ignore[call-arg]
@@ -226,11 +236,16 @@ ENDS: dict[str, End] = {
 }
 
 
-def promising(promise: str) -> list[str]:
-    return [name for name, end in ENDS.items() if cells(end.row)[promise] != "-"]
+def promising(promise: str | None) -> list[str]:
+    """Returns the names of the ends that make the promise; None: of all ends."""
+    return [name for name, end in ENDS.items() if promise is None or cells(end.row)[promise] != "-"]
 
 
 # Functions of other processes
+
+
+def put_one(name: str, writer: Any) -> None:
+    ENDS[name].put(writer, 1)
 
 
 def pass_on(name: str, reader: Any, writer: Any, told: Any) -> None:

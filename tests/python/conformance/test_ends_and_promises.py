@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import multiprocessing as mp
 import os
 import pathlib
 import pickle
@@ -40,8 +39,13 @@ FOREVER = (None, float("inf"), 1e300, 10**400)
 
 
 def each_end(promise: str | None = None) -> Any:
-    """Parametrises a test over the ends that make the promise; None: over all ends."""
-    return pytest.mark.parametrize("name", list(ENDS) if promise is None else promising(promise))
+    """Parametrises a test over the ends that make the promise; None: over all ends. test_ray_promises.py has others."""
+    return pytest.mark.ends(promise)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for mark in metafunc.definition.iter_markers("ends"):
+        metafunc.parametrize("name", promising(*mark.args))
 
 
 def full(end: End) -> tuple[Any, Any]:
@@ -55,7 +59,7 @@ def full(end: End) -> tuple[Any, Any]:
 
 
 def test_every_end_has_a_row_with_every_promise() -> None:
-    assert {end.row for end in ENDS.values()} == set(PROMISES)
+    assert {*(end.row for end in ENDS.values()), "shmtree.ray"} == set(PROMISES)  # see tests/python/ray
     assert all(len(cells(row)) == len(TITLES) for row in PROMISES)
 
 
@@ -103,6 +107,16 @@ def test_put_raises_full_after_its_timeout_and_sends_nothing(name: str) -> None:
     assert end.get(reader, timeout=LONG_S) == "first"
     with pytest.raises(queue.Empty):
         end.get(reader, timeout=0)
+
+
+@each_end("put_timeout")
+def test_waiting_put_continues_when_space_frees(name: str) -> None:
+    end = ENDS[name]
+    writer, reader = full(end)
+    thread = threading.Thread(target=end.put, args=(writer, "second"))
+    thread.start()
+    assert [end.get(reader, timeout=LONG_S) for _ in range(2)] == ["first", "second"]
+    thread.join(LONG_S)
 
 
 GIVEN: dict[str, Any] = {
@@ -214,6 +228,11 @@ def test_with_block_closes_an_end_once_and_for_all(name: str) -> None:
         assert getattr(made, "closed", True)
 
 
+CALLS_WITHOUT_ARGUMENTS = (
+    "stats fileno has_space empty get_nowait wait_for_all_ack poll recv_bytes join task_done".split()
+)
+
+
 @each_end()
 def test_calls_of_a_closed_end_raise_channel_closed(name: str) -> None:
     end = ENDS[name]
@@ -221,7 +240,7 @@ def test_calls_of_a_closed_end_raise_channel_closed(name: str) -> None:
     reader.close()
     writer.close()
     calls: list[Callable[[], Any]] = [lambda: end.put(writer, 1), lambda: end.get(reader)]
-    for method in ("stats", "fileno", "has_space", "empty", "get_nowait", "wait_for_all_ack", "poll", "recv_bytes"):
+    for method in CALLS_WITHOUT_ARGUMENTS:
         calls += [getattr(made, method) for made in (writer, reader) if hasattr(type(made), method)]
     for attribute in ("capacity", "pending_acks", "version"):
         if hasattr(type(writer), attribute):
@@ -349,6 +368,9 @@ def test_get_drains_the_stream_and_raises_at_its_end_each_time(name: str) -> Non
     end.put(writer, 1)
     end.end(writer)
     assert end.get(reader) == 1
+    if name != "pipe":
+        with pytest.raises(end.ended):
+            end.put(writer, 2)
     for _ in range(2):
         if name in promising("poll"):
             assert select.select([reader], [], [], LONG_S)[0] == [reader]
@@ -359,10 +381,11 @@ def test_get_drains_the_stream_and_raises_at_its_end_each_time(name: str) -> Non
 
 @pytest.mark.guarantee("latest-dead-publisher")
 @pytest.mark.parametrize("name", ["pair", "pipe", "broadcast", "latest"])
-def test_stream_ends_when_the_writing_child_exits(name: str, start: Any) -> None:
+@pytest.mark.parametrize("method", START_METHODS)
+def test_stream_ends_when_the_writing_child_exits(name: str, method: str, start: Any) -> None:
     end = ENDS[name]
     writer, reader = end.make()
-    process = start(end.put, writer, 1)
+    process = start(promises.put_one, name, writer, method=method)
     if name != "latest":
         writer.close()
     assert end.get(reader, timeout=LONG_S) == 1
@@ -378,7 +401,7 @@ def test_stream_ends_when_the_writing_child_exits(name: str, start: Any) -> None
 @pytest.mark.parametrize("method", START_METHODS)
 def test_child_gets_and_puts(name: str, method: str, start: Any) -> None:
     end = ENDS[name]
-    told, theirs = mp.get_context(method).Pipe()
+    told, theirs = end.pipe(method)
     (writer, given_reader), (given_writer, reader) = end.make(), end.make()
     start(promises.pass_on, name, given_reader, given_writer, theirs, method=method)
     value = {"number": 7, "array": np.arange(10_000)}
@@ -420,12 +443,12 @@ def test_end_in_a_message_without_pickle_arrives_usable(name: str) -> None:
 @pytest.mark.parametrize("method", START_METHODS)
 def test_get_reports_a_killed_writer_after_its_last_message(name: str, method: str, start: Any) -> None:
     end = ENDS[name]
-    told, theirs = mp.get_context(method).Pipe()
+    told, theirs = end.pipe(method)
     (writer, given_reader), (given_writer, reader) = end.make(**end.death_options), end.make(**end.death_options)
     process = start(promises.pass_on, name, given_reader, given_writer, theirs, method=method)
     end.put(writer, "last words")
     assert told.recv() == "passed on"
-    if name in ("pair", "pipe"):
+    if end.ends_with_death:
         given_writer.close()
     process.kill()
     assert end.get(reader, timeout=LONG_S) == "last words"
@@ -434,7 +457,7 @@ def test_get_reports_a_killed_writer_after_its_last_message(name: str, method: s
     with pytest.raises(end.dead) as died:
         end.get(reader, timeout=LONG_S)
     assert died.value.pids == (process.pid,)
-    if name in ("pair", "pipe"):
+    if end.ends_with_death:
         with pytest.raises(shmtree.ChannelClosed):
             end.get(reader, timeout=LONG_S)
     else:
@@ -455,7 +478,7 @@ def test_get_reports_a_killed_writer_after_its_last_message(name: str, method: s
 )
 def test_get_waits_for_a_new_writer_after_a_kill_if_told_to(name: str, options: dict[str, Any], start: Any) -> None:
     end = ENDS[name]
-    told, theirs = mp.Pipe()
+    told, theirs = end.pipe()
     (writer, given_reader), (given_writer, reader) = end.make(), end.make(**options)
     process = start(promises.pass_on, name, given_reader, given_writer, theirs)
     end.put(writer, 1)
@@ -480,7 +503,7 @@ def put_until_refused(end: End, writer: Any) -> None:
 @each_end("reader_death")
 def test_put_reports_a_killed_reader_or_goes_on(name: str, start: Any) -> None:
     end = ENDS[name]
-    told, theirs = mp.Pipe()
+    told, theirs = end.pipe()
     limit = {end.capacity: 1} if name in promising("put_timeout") else {}
     writer, reader = end.make(**limit, **end.death_options)
     process = start(promises.get_and_stay, name, reader, theirs)
@@ -536,6 +559,19 @@ def test_large_arrays_arrive_as_promised(name: str) -> None:
     reader.close()
     writer.close()
     assert (got == np.arange(100_000)).all()
+
+
+@pytest.mark.parametrize("name", ["pair", "broadcast", "latest"])
+def test_array_made_in_place_arrives_in_place(name: str) -> None:
+    end = ENDS[name]
+    writer, reader = end.make()
+    made = writer.new_zeros((1000, 100))
+    made[:] = 3
+    end.put(writer, {"made": made})
+    assert not made.flags.writeable
+    got = end.get(reader, timeout=LONG_S)["made"]
+    assert got.ctypes.data == made.ctypes.data
+    assert (got == 3).all()
 
 
 @pytest.mark.parametrize("name", [each for each in ENDS if each not in ("pipe", "service")])
@@ -647,6 +683,8 @@ def test_name_is_taken_once_and_opened_with_exist_ok(name: str) -> None:
     first = end.make(name=known)
     if name != "service":
         end.put(first[0], "x")
+        with pytest.raises(shmtree.PickleRefused):
+            end.put(first[0], threading.Thread)
     with pytest.raises(FileExistsError):
         end.make(name=known, exist_ok=False)
     again = end.make(name=known, exist_ok=True)

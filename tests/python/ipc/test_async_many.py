@@ -283,29 +283,9 @@ def test_coroutines_of_subscribers_wake_for_each_message(no_looks, start):
     asyncio.run(main())
 
 
-def with_subscriber():
-    broadcast = shmtree.Broadcast(4)
-    return broadcast, broadcast.subscribe()
-
-
 def put_all(broadcast, count):
     for number in range(count):
         broadcast.put(number, timeout=250)
-
-
-@pytest.mark.parametrize("make", [lambda: (shmtree.Latest(),) * 2, with_subscriber], ids=["Latest", "Subscriber"])
-def test_close_ends_a_coroutines_wait_for_a_version_or_message(make, no_looks):
-    _publisher, end = make()
-
-    async def main():
-        getting = [asyncio.ensure_future(end.get_async()) for _ in range(3)]
-        await until_all_wait(1)
-        end.close()
-        for each in getting:
-            with pytest.raises(shmtree.ChannelClosed):
-                await each
-
-    asyncio.run(main())
 
 
 def read_each(subscriber, count):
@@ -414,20 +394,3 @@ def test_put_async_continues_when_a_subscriber_is_killed(start):
         assert await asyncio.wait_for(putting, 250) == 2
 
     asyncio.run(main())
-
-
-def test_close_ends_put_async_that_waits_for_space(no_looks):
-    broadcast = shmtree.Broadcast(capacity=1)
-    subscriber = broadcast.subscribe()
-    broadcast.put(0)
-
-    async def main():
-        putting = [asyncio.ensure_future(broadcast.put_async(1)) for _ in range(3)]
-        await until_all_wait(1)
-        broadcast.close()
-        for each in putting:
-            with pytest.raises(shmtree.ChannelClosed):
-                await each
-
-    asyncio.run(main())
-    assert subscriber.get() == 0

@@ -149,19 +149,6 @@ def test_allow_pickle_false_refuses_pickles_only(arena):
     assert receiver.get()["native"][:3] == [1, 2.0, "x"]
 
 
-def test_object_that_closes_its_sender_in_reduce_is_not_sent(arena):
-    sender, receiver = arena.create_pair()
-
-    class Closes:
-        def __reduce__(self) -> object:
-            sender.close()
-            return (int, ())
-
-    with pytest.raises(shmtree.ChannelClosed):
-        sender.put(Closes())
-    assert receiver.qsize() == 0
-
-
 def test_message_put_inside_reduce_arrives_first(channel):
     sender, receiver = channel
 

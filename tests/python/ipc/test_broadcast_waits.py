@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import select
 import threading
 import warnings
 from typing import Any
@@ -14,30 +13,6 @@ from broadcast_peers import hold_unused, put_on_signal
 from starts import running
 
 import shmtree
-
-
-def is_readable(subscriber: shmtree.Subscriber, timeout: float = 0) -> bool:
-    poll = select.poll()
-    poll.register(subscriber.fileno(), select.POLLIN)
-    return bool(poll.poll(1000 * timeout))
-
-
-@pytest.mark.guarantee("broadcast-poll")
-def test_descriptor_is_readable_while_messages_are_queued() -> None:
-    broadcast = shmtree.Broadcast()
-    reader, other = broadcast.subscribe(), broadcast.subscribe(on_lag="latest")
-    assert not is_readable(reader)
-    broadcast.put_many([1, 2])
-    assert is_readable(reader, 30)
-    assert is_readable(other, 30)
-    assert reader.get() == 1
-    assert is_readable(reader, 30)
-    assert other.get() == 2
-    assert not is_readable(other)
-    assert reader.get() == 2
-    assert not is_readable(reader)
-    broadcast.put(3)
-    assert is_readable(reader, 30)
 
 
 def test_wait_accepts_subscribers_and_receivers_together() -> None:
@@ -66,17 +41,6 @@ def test_broadcast_reports_capacity_space_and_pending_acks() -> None:
     assert reader.get() == 1
     assert broadcast.pending_acks == 1
     assert broadcast.has_space()
-
-
-def test_max_bytes_counts_arrays_sent_by_reference(arena: shmtree.Arena) -> None:
-    broadcast = shmtree.Broadcast(capacity=8, max_bytes=1_000_000, arena=arena)
-    reader = broadcast.subscribe()
-    broadcast.put(broadcast.new_zeros(100_000))
-    with pytest.raises(queue.Full):
-        broadcast.put_nowait(broadcast.new_zeros(100_000))
-    reader.get()
-    broadcast.put_nowait(broadcast.new_zeros(100_000))
-    assert broadcast._shared.check() == ""
 
 
 def test_get_to_moves_arrays_to_a_device() -> None:

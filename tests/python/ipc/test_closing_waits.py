@@ -58,19 +58,6 @@ def other_process(act: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     os.waitpid(child, 0)
 
 
-@pytest.mark.guarantee("close-ends-waits")
-def test_close_ends_a_wait_for_memory():
-    arena = shmtree.Arena(4 << 20)
-    sender, receiver = arena.create_pair(capacity=0)
-    with contextlib.suppress(queue.Full, shmtree.OutOfSharedMemory):
-        while True:
-            sender.put_nowait(np.zeros(400_000, "uint8"))
-    with waiting(lambda: sender.new_empty(3 << 20, "uint8")) as ended:
-        sender.close()
-    assert ended == [shmtree.ChannelClosed]
-    assert receiver.get().size == 400_000
-
-
 def test_wait_for_memory_after_close_ends_with_the_last_end():
     arena = shmtree.Arena(4 << 20)
     sender, receiver = arena.create_pair(capacity=0)
@@ -113,15 +100,6 @@ def test_wait_for_acks_after_close_ends_with_the_last_end(arena):
             assert not ended
             receiver.close()
         assert ended == [shmtree.ChannelClosed]
-
-
-@pytest.mark.guarantee("join-after-close")
-def test_close_ends_join_if_no_other_process_has_the_queue():
-    q = shmtree.JoinableQueue()
-    q.put(1)
-    with waiting(q.join) as ended:
-        q.close()
-    assert ended == [shmtree.ChannelClosed]
 
 
 @pytest.mark.guarantee("join-after-close")

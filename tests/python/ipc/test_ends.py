@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import peers
 import pytest
-from starts import START_METHODS
 
 import shmtree
 
@@ -38,14 +37,6 @@ def test_dropping_the_last_sender_ends_the_stream(arena):
         receiver.get(timeout=60)
 
 
-@pytest.mark.parametrize("method", START_METHODS)
-def test_stream_ends_when_the_sending_child_exits(arena, start, method):
-    sender, receiver = arena.create_pair()
-    start(peers.put_all, sender, [1, 2], method=method)
-    # The parent uses the receiver and never used its sender, so it does not count as a sender.
-    assert list(receiver) == [1, 2]
-
-
 def test_child_that_has_not_used_its_sender_keeps_stream_open(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
@@ -54,22 +45,6 @@ def test_child_that_has_not_used_its_sender_keeps_stream_open(arena, start):
     sender.close()
     with pytest.raises(queue.Empty):
         receiver.get(timeout=0.1)
-
-
-def test_get_many_returns_messages_before_it_reports_a_death(arena, start):
-    sender, receiver = arena.create_pair()
-    ours, theirs = mp.Pipe()
-    child = start(peers.put_then_hang, sender, "last words", theirs)
-    assert ours.recv() == child.pid
-    kill(child)
-    child.join(30)
-    arena.stats()  # stats() detects dead processes
-    assert receiver.get_many(5, timeout=30) == ["last words"]
-    with pytest.raises(shmtree.PeerDied) as raised:
-        receiver.get_many(5, timeout=30)
-    assert raised.value.pids == (child.pid,)
-    with pytest.raises(shmtree.ChannelClosed):
-        receiver.get_many(5, timeout=30)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -106,50 +81,6 @@ def test_killed_sender_is_reported_after_the_last_one_exits(arena, start):
     with pytest.raises(shmtree.PeerDied) as raised:
         receiver.get(timeout=30)
     assert raised.value.pids == (children[0].pid,)
-
-
-def test_new_sender_reopens_a_channel_after_a_death(arena, start):
-    sender, receiver = arena.create_pair()
-    ours, theirs = mp.Pipe()
-    child = start(peers.put_then_hang, sender, 1, theirs)
-    ours.recv()
-    assert receiver.get(timeout=30) == 1
-    kill(child)
-    with pytest.raises(shmtree.PeerDied):
-        receiver.get(timeout=30)
-    start(peers.put_all, sender, [2])
-    assert receiver.get(timeout=30) == 2
-
-
-def test_put_on_a_full_channel_without_receivers_raises(arena, start):
-    sender, receiver = arena.create_pair(capacity=1)
-    sender.put(1)
-    receiver.close()
-    with pytest.raises(shmtree.ChannelClosed):
-        sender.put(2, timeout=30)
-
-
-def test_wait_for_acks_without_receivers_raises(pair):
-    sender, receiver = pair
-    sender.put(1)
-    receiver.close()
-    with pytest.raises(shmtree.ChannelClosed):
-        sender.wait_for_all_ack(timeout=30)
-
-
-@pytest.mark.guarantee("stopped-is-alive")
-def test_stopped_sender_does_not_count_as_dead(arena, start):
-    sender, receiver = arena.create_pair()
-    ours, theirs = mp.Pipe()
-    child = start(peers.put_then_hang, sender, 1, theirs)
-    ours.recv()
-    assert receiver.get(timeout=30) == 1
-    os.kill(child.pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(queue.Empty):
-            receiver.get(timeout=0.6)
-    finally:
-        os.kill(child.pid, signal.SIGCONT)
 
 
 @pytest.mark.guarantee("dead-memory-is-freed")

@@ -226,6 +226,7 @@ class Unsendable:
         raise RuntimeError("not to be pickled")
 
 
+@pytest.mark.guarantee("ends-in-transit")
 @pytest.mark.parametrize(
     ("put", "error"),
     [
@@ -235,11 +236,13 @@ class Unsendable:
         (lambda requests, end: asyncio.run(requests.put_async(end, timeout=0.1)), queue.Full),
         (lambda requests, end: requests.put([end, bytes(1 << 22)]), shmtree.MessageTooLarge),
         (lambda requests, end: requests.put([end, Unsendable()]), RuntimeError),
+        (lambda requests, end: requests.put([end, print]), shmtree.PickleRefused),
     ],
-    ids=["timeout", "nowait", "many", "async", "too large", "unsendable"],
+    ids=["timeout", "nowait", "many", "async", "too large", "unsendable", "refused"],
 )
 def test_end_in_a_failed_put_is_not_in_transit(arena, put, error):
-    requests, _served = arena.create_pair(1, max_bytes=1 << 20)
+    allow_pickle = error is not shmtree.PickleRefused
+    requests, _served = arena.create_pair(1, max_bytes=1 << 20, allow_pickle=allow_pickle)
     requests.put("busy")
     sender, receiver = arena.create_pair()
 

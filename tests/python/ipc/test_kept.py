@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared_state import violated
 from test_limits import MIB, UNDER_SANITIZER, run_program
 
 import shmtree
@@ -228,7 +229,7 @@ def test_threads_with_random_memory_errors_lose_no_message(full: bool) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(got) == list(range(500)) and receiver.empty()
-    assert arena._core.check() == ""
+    assert violated(arena) == ""
 
 
 @pytest.mark.guarantee("kept-without-memory")
@@ -270,6 +271,7 @@ def test_message_stays_queued_if_its_array_cannot_be_mapped(kind: str) -> None:
         assert got[0] == got[-1] == 7 and len(got) == 25 * MIB
         assert receiver.get(timeout=30) == "small"
         del got
-        assert arena._core.check() == ""
+        from shared_state import violated
+        assert violated(arena) == ""
         """
     )

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from shared_state import violated
 
 import shmtree
 
@@ -224,7 +225,7 @@ class PairModel(RuleBasedStateMachine):
 
     @invariant()
     def the_arena_is_in_order(self) -> None:
-        assert self.arena._core.check() == ""
+        assert violated(self.arena) == ""
 
     def teardown(self) -> None:
         self.taken.clear()
@@ -234,7 +235,7 @@ class PairModel(RuleBasedStateMachine):
         while not self.receiver.empty():
             self.receiver.get(False)
         self.sender.wait_for_all_ack(timeout=60)
-        assert self.arena._core.check() == ""
+        assert violated(self.arena) == ""
 
 
 class QueueModel(RuleBasedStateMachine):
@@ -307,7 +308,7 @@ class QueueModel(RuleBasedStateMachine):
         assert self.ours.qsize() == self.model.qsize()
         assert self.ours.empty() == self.model.empty()
         assert self.ours.full() == self.model.full()
-        assert self.arena._core.check() == ""
+        assert violated(self.arena) == ""
 
 
 TestPair = pytest.mark.guarantee("get-once-in-order", "nack-over-capacity")(PairModel.TestCase)

@@ -99,17 +99,6 @@ def test_on_peer_death_each_wakes_a_poll_loop(start):
     assert mp.connection.wait([receiver], 60) == [receiver]
 
 
-def test_exist_ok_opens_the_existing_channel(name):
-    sender, receiver = shmtree.create_pair(name=name, exist_ok=True)
-    sender.put(1)
-    again = shmtree.create_pair(name=name, exist_ok=True)
-    assert again[1].get(timeout=0) == 1
-    again[0].put(2)
-    assert receiver.get(timeout=0) == 2
-    with pytest.raises(FileExistsError):
-        shmtree.create_pair(name=name)
-
-
 def serve(name: str, told: Any) -> None:
     _, receiver = shmtree.create_pair(name=name, exist_ok=True, keep_open=True)
     told.send(receiver.get(timeout=60))
@@ -128,43 +117,6 @@ def test_restarted_server_reopens_the_channel_of_its_clients(name, start):
     client.put("two")
     start(serve, name, theirs)
     assert ours.recv() == "two"
-
-
-@pytest.mark.guarantee("server-restart")
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"capacity": 16}, "capacity 8, not 16"),
-        ({"capacity": None}, "capacity 8, not 0"),
-        ({"max_bytes": 100}, "max_bytes 0, not 100"),
-        ({"on_peer_death": "each"}, "on_peer_death raise, not each"),
-        ({"allow_pickle": True}, "allow_pickle false, not true"),
-        ({"max_unacked": 1}, "max_unacked 0, not 1"),
-        ({"max_attempts": 2}, "max_attempts 0, not 2"),
-        ({"keep_open": True, "on_full": "drop_oldest"}, "keep_open false, not true, on_full block, not drop_oldest"),
-    ],
-)
-def test_exist_ok_with_other_options_raises_with_both_values(name, options, said):
-    kept = shmtree.create_pair(name=name)
-    with pytest.raises(ValueError, match=f"{name}.*: {said}$"):
-        shmtree.create_pair(name=name, exist_ok=True, **options)
-    del kept
-
-
-def test_exist_ok_refuses_a_channel_of_another_arena(name):
-    with shmtree.Arena(8 << 20) as home, shmtree.Arena(8 << 20) as other:
-        kept = home.create_pair(name=name)
-        with pytest.raises(ValueError, match="another arena"):
-            other.create_pair(name=name, exist_ok=True)
-        assert home.create_pair(name=name, exist_ok=True)[0].capacity == 8
-        del kept
-
-
-def test_exist_ok_refuses_a_name_of_another_kind(name):
-    kept = shmtree.Queue(name=name)
-    with pytest.raises(ValueError, match="not a pair's channel"):
-        shmtree.create_pair(name=name, exist_ok=True)
-    kept.close()
 
 
 @pytest.mark.parametrize(

@@ -301,3 +301,17 @@ def test_process_1025_is_refused_until_a_slot_is_free():
         pytest.skip("this process may not have 1,200 descriptors")
     assert ran.returncode == 0, ran.stderr
     assert "1024" in ran.stdout
+
+
+def test_get_many_returns_messages_before_it_reports_a_death(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, "last words", theirs)
+    ours.recv()
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    arena.stats()  # stats() detects dead processes
+    assert receiver.get_many(5, timeout=30) == ["last words"]
+    for error in (shmtree.PeerDied, shmtree.ChannelClosed):
+        with pytest.raises(error):
+            receiver.get_many(5, timeout=30)

@@ -194,5 +194,5 @@ def test_open_with_another_option_is_refused():
 
 @pytest.mark.parametrize("word", ["each", "never", "queue_raise"])
 def test_other_values_are_refused(word: str):
-    with pytest.raises(ValueError, match="on_peer_death"):
+    with pytest.raises(ValueError, match=f"on_peer_death is '{word}'; it must be 'wait' or 'raise'"):
         shmtree.Queue(on_peer_death=word)  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing as mp
-import os
 import queue
 import selectors
 import signal
@@ -211,12 +210,6 @@ def test_shutdown_ends_waiting_coroutines():
     asyncio.run(main())
 
 
-def test_sender_has_put_async_too(pair):
-    sender, receiver = pair
-    assert isinstance(asyncio.run(sender.put_async("x")), int)
-    assert receiver.get() == "x"
-
-
 @pytest.mark.parametrize(
     "wait",
     [
@@ -247,15 +240,3 @@ def test_ctrl_c_ends_every_wait(wait):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.guarantee("queue-languages")
-def test_pairs_and_queues_cannot_be_opened_as_each_other():
-    name = f"kinds-{os.getpid()}"
-    with shmtree.Queue(name=name):
-        for open_end in (shmtree.open_sender, shmtree.open_receiver):
-            with pytest.raises(ValueError, match="queue"):
-                open_end(name)
-    sender, receiver = shmtree.create_pair(name=name)
-    with sender, receiver, pytest.raises(ValueError, match="channel"):
-        shmtree.Queue.open(name)

@@ -18,8 +18,7 @@ import pytest
 from services import double_all, end, never_answer, serve_name
 
 import shmtree
-from shmtree import Client, Service
-from shmtree._ipc.channel import Terms, new_channel
+from shmtree import Client, Service, _core
 
 # --- clients that are stopped ----------------------------------------------------------------------------------------
 
@@ -83,8 +82,7 @@ def test_server_killed_before_its_first_get_fails_requests(start, runtime_direct
 
 @pytest.mark.guarantee("service-dead-server")
 def test_name_whose_creator_died_before_serving_fails_requests(runtime_directory, name):
-    terms = Terms(0, 0, "raise", keep_open=True, takes_requests=True)
-    _channel, _allow, known = new_channel(None, terms, None, name)
+    _channel, known = _core.make_channel("service", name=name, keep_open=True)
     with Client(name) as client:
         assert isinstance(client.submit(1).exception(timeout=30), shmtree.PeerDied)
     assert known is not None

@@ -180,21 +180,6 @@ def test_array_put_by_two_threads_is_moved_once(arena: shmtree.Arena) -> None:
         assert (second == turn).all()
 
 
-def test_close_ends_gets_of_other_threads(arena: shmtree.Arena) -> None:
-    for _ in range(10):
-        sender, receiver = arena.create_pair()
-
-        def work(number: int, receiver: shmtree.Receiver = receiver) -> None:
-            if number == 0:
-                receiver.close()
-            else:
-                with pytest.raises(shmtree.ChannelClosed):
-                    receiver.get()
-
-        at_once(work, 4)
-        sender.close()
-
-
 def test_object_changed_during_pack_raises_or_arrives_whole() -> None:
     shared: dict[str, Any] = {f"key {number}": [number] * 10 for number in range(20)}
     numbers = list(range(50))

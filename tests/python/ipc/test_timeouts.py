@@ -13,22 +13,6 @@ import pytest
 import shmtree
 
 
-def test_waiting_put_continues_when_space_frees(arena):
-    sender, receiver = arena.create_pair(capacity=1)
-    sender.put("first")
-    thread = threading.Thread(target=sender.put, args=("second",), kwargs={"timeout": 30})
-    thread.start()
-    assert receiver.get(timeout=30) == "first"
-    assert receiver.get(timeout=30) == "second"
-    thread.join(30)
-
-
-def test_waiting_get_returns_when_another_process_puts(arena, start):
-    sender, receiver = arena.create_pair()
-    start(peers.put_all, sender, ["hello"], method="spawn")
-    assert receiver.get(timeout=60) == "hello"
-
-
 class Interrupted(Exception):
     pass
 
@@ -111,14 +95,6 @@ def test_other_threads_run_while_one_waits(pair):
     sender.put("from another thread")  # a wait that kept the GIL would delay this until its own end
     thread.join(60)
     assert got == ["from another thread"]
-
-
-def test_wait_for_acks_raises_after_timeout(pair):
-    pair[0].put(1)
-    with pytest.raises(TimeoutError):
-        pair[0].wait_for_all_ack(timeout=0.05)
-    with pytest.raises(TimeoutError):
-        pair[0].wait_for_ack(0, timeout=0.05)
 
 
 def test_full_error_shows_queued_messages_and_capacity(arena):

@@ -58,18 +58,11 @@ def peer():
         process.join()
 
 
-def test_pipe_sends_objects_in_both_directions(pipe):
-    here, there = pipe
-    here.send({"a": [1, 2.5, "x"]})
-    there.send((1, None))
-    assert there.recv() == {"a": [1, 2.5, "x"]}
-    assert here.recv() == (1, None)
-
-
 def test_one_way_pipe_reports_and_enforces_its_direction():
     reader, writer = mp.Pipe(duplex=False)
     assert (reader.readable, reader.writable) == (True, False)
     assert (writer.readable, writer.writable) == (False, True)
+    assert "readable and writable" in repr(mp.Pipe()[0])
     writer.send(1)
     assert reader.recv() == 1
     for call in (writer.recv, writer.poll, writer.recv_bytes, lambda: reader.send(1), lambda: reader.send_bytes(b"")):
@@ -319,19 +312,6 @@ def test_connection_can_be_sent_to_a_running_process(pipe, peer):
 
 def serve_requests(conn: Any) -> None:
     echo(conn.recv())
-
-
-def test_closed_connection_rejects_every_call(pipe):
-    here, _there = pipe
-    with here:
-        assert not here.closed and "readable and writable" in repr(here)
-    assert here.closed and "closed" in repr(here)
-    here.close()
-    for call in (here.recv, here.poll, here.fileno, lambda: here.send(1), here.recv_bytes):
-        with pytest.raises(OSError, match="closed"):
-            call()
-    with pytest.raises(shmtree.ChannelClosed):
-        pickle.dumps(here)
 
 
 def test_threads_share_a_connection(pipe):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -19,14 +18,6 @@ from footprints import own_names
 import shmtree
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
-
-
-def test_named_channel_is_opened_by_name(name):
-    sender, receiver = shmtree.create_pair(name=name)
-    other_sender, other_receiver = shmtree.open_sender(name), shmtree.open_receiver(name)
-    other_sender.put(1)
-    sender.put(2)
-    assert (receiver.get(), other_receiver.get()) == (1, 2)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -163,13 +154,6 @@ def test_named_array_is_opened_by_name(name, arena, dtype):
     assert (made.array[1, 1] == opened.array[1, 1]).all()
 
 
-def test_opening_a_name_of_another_kind_raises(name):
-    kept = shmtree.Arena(8 << 20, name=name)
-    with pytest.raises(ValueError, match="an arena"):
-        shmtree.open_sender(name)
-    del kept
-
-
 def test_names_with_slashes_are_found_and_listed(runtime_directory):
     kept = [shmtree.create_pair(name=each) for each in ("robot/lidar", "robot%2Flidar", "robot", "a%b")]
     assert sorted(each.name for each in shmtree.list_names()) == ["a%b", "robot", "robot%2Flidar", "robot/lidar"]
@@ -189,16 +173,6 @@ def test_files_that_are_no_encoded_names_are_not_listed(name, runtime_directory)
         os.link(folder / name, folder / hostile)
     assert [each.name for each in shmtree.list_names()] == [name]
     del kept
-
-
-@pytest.mark.parametrize(
-    "wrong", ["", "..", ".hidden", "x" * 201, "nul\0", "/a", "a/", "a//b", "a/./b", "a/../b", "a/" * 60 + "x" * 21]
-)
-def test_invalid_name_raises_value_error(wrong):
-    with pytest.raises(ValueError, match="no part between '/' may be empty or begin with '.'"):
-        shmtree.create_pair(name=wrong)
-    with pytest.raises(ValueError):
-        shmtree.open_sender(wrong)
 
 
 @pytest.mark.guarantee("other-users")
@@ -230,15 +204,6 @@ def test_symbolic_link_is_not_followed(name, runtime_directory, tmp_path):
     with pytest.raises(OSError):
         shmtree.open_sender(name)
     assert elsewhere.read_bytes() == b"x" * 600
-
-
-def test_file_that_is_no_name_raises_incompatible_arena(name, runtime_directory):
-    (runtime_directory / "shmtree").mkdir(mode=0o700)
-    file = runtime_directory / "shmtree" / name
-    file.write_bytes(b"something else entirely")
-    file.chmod(0o600)
-    with pytest.raises(shmtree.IncompatibleArena):
-        shmtree.open_sender(name)
 
 
 @pytest.mark.guarantee("names-of-the-dead")
@@ -324,16 +289,6 @@ def test_one_of_several_processes_creates_a_name(name, start):
 
 
 # --- waiting for a name
-
-
-@pytest.mark.parametrize("opened", [shmtree.open_sender, shmtree.open_receiver, shmtree.Queue.open])
-def test_open_raises_timeout_error_with_the_name(name, opened):
-    with pytest.raises(TimeoutError, match=re.escape(f'"{name}" within 0.02 s')):
-        opened(name, timeout=0.02)
-    with pytest.raises(FileNotFoundError):
-        opened(name, timeout=0)
-    with pytest.raises(TypeError, match="timeout is 'a'"):
-        opened(name, timeout="a")
 
 
 @pytest.mark.parametrize("timeout", [60, None])

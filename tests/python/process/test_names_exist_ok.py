@@ -82,6 +82,10 @@ def test_exist_ok_refuses_another_kind(name, kind):
     ("kind", "options", "said"),
     [
         ("pair", {"capacity": 16}, "capacity 8, not 16"),
+        ("pair", {"capacity": None, "max_bytes": 100}, "capacity 8, not 0, max_bytes 0, not 100"),
+        ("pair", {"on_peer_death": "each"}, "on_peer_death raise, not each"),
+        ("pair", {"max_unacked": 1, "max_attempts": 2}, "max_unacked 0, not 1, max_attempts 0, not 2"),
+        ("pair", {"keep_open": True, "on_full": "drop_oldest"}, "on_full block, not drop_oldest"),
         ("Queue", {"maxsize": 5, "allow_pickle": True}, "capacity 0, not 5, allow_pickle false, not true"),
         ("Latest", {"history": 2}, "a Latest with other options: history 0, not 2"),
         ("Latest", {"allow_pickle": True}, "allow_pickle false, not true"),

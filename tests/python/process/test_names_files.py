@@ -72,7 +72,8 @@ def test_unusual_text_can_be_a_name(text, folder):
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "..", "/", "/tmp/x", "a/../b", "nul\0", "x" * 201, "ü" * 101, "\udc80", ".new"]
+    "text",
+    ["", ".", "..", "/", "/tmp/x", "a/", "a//b", "a/./b", "a/../b", "nul\0", "x" * 201, "ü" * 101, "\udc80", ".new"],
 )
 def test_invalid_name_raises_and_creates_no_file(text, folder):
     for act in [*MAKERS.values(), *OPENERS["channel"], *OPENERS["queue"], shmtree.Arena.open]:
@@ -339,3 +340,11 @@ def test_file_modes_do_not_depend_on_the_umask(name, folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     del kept
+
+
+@pytest.mark.parametrize("kind", [shmtree.Latest, shmtree.Broadcast])
+def test_name_of_a_latest_or_broadcast_opens_nothing_else(name, kind):
+    with kind(name=name):
+        for opening in (shmtree.open_sender, shmtree.open_receiver, shmtree.Queue.open):
+            with pytest.raises(ValueError, match=f"belongs to a {kind.__name__}"):
+                opening(name)

@@ -13,11 +13,10 @@ from starts import Start
 
 import shmtree
 from shmtree import _core
-from shmtree._ipc.channel import Terms
 from shmtree.ray import _frames, _handles
 from shmtree.ray._landing import WORDS, Gap, Landing, Superseded
 
-TERMS = Terms(64, 0, "raise")
+TERMS = {"kind": "pair", "capacity": 64}
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_early_message_raises_gap(channel: _core.Channel) -> None:
 
 
 def test_landing_in_a_full_channel_raises_full_and_lands_nothing() -> None:
-    channel = _handles.new_channel(Terms(1, 0, "raise"))
+    channel = _handles.new_channel({"kind": "pair", "capacity": 1})
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver._of(channel)
     landing = Landing(channel, table)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree.ray._sources import JOURNAL_WORDS, WINDOW, Dealt, Journal
+from shmtree.ray._sources import JOURNAL_WORDS, WINDOW, Journal, MessageShare
 
 CLOSED_GAP = {3: 0, 5: 1, 6: 2}  # number before the gap is closed: number after it, from 0 on
 
@@ -32,7 +32,7 @@ def tickets(taken: list[Any]) -> list[tuple[int, int]]:
 
 def test_returned_messages_keep_their_numbers_in_the_journal(table: Any) -> None:
     _, receiver = filled(5)
-    source = Dealt(receiver, Journal(table), {}, 7, may_get_more=lambda: False)
+    source = MessageShare(receiver, Journal(table), {}, 7, may_get_more=lambda: False)
     taken, error = source.take(3, 1 << 20)
     assert error is None and tickets(taken) == [(7, 0), (8, 1), (9, 2)]
     assert Journal(table).numbers() == {0: 7, 1: 8, 2: 9}
@@ -45,7 +45,7 @@ def test_returned_messages_keep_their_numbers_in_the_journal(table: Any) -> None
 
 def test_dropped_messages_leave_the_journal_for_the_channel(table: Any) -> None:
     sender, receiver = filled(4)
-    source = Dealt(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
+    source = MessageShare(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
     taken, _ = source.take(4, 1 << 20)
     source.give_back(taken[2:])
     source.drop(taken[:1])
@@ -64,18 +64,18 @@ def test_successor_closes_gaps_and_numbers_no_message_twice(table: Any) -> None:
     journal = Journal(table)
     for number, frame in zip(CLOSED_GAP, frames):
         journal.note(number, frame.ticket)
-    source = Dealt(receiver, journal, dict(zip(CLOSED_GAP, frames)), 0, may_get_more=lambda: False)
+    source = MessageShare(receiver, journal, dict(zip(CLOSED_GAP, frames)), 0, may_get_more=lambda: False)
     assert Journal(table).numbers() == dict(enumerate(CLOSED_GAP.values()))
     assert tickets(source.take(9, 1 << 20)[0]) == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_unacked_messages_are_bounded_by_the_journal(table: Any) -> None:
     _, receiver = filled(WINDOW + 10)
-    source = Dealt(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
+    source = MessageShare(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
     taken: list[Any] = []
-    while source.room() > 0:
-        taken += source.take(source.room(), 1 << 30)[0]
+    while source.space() > 0:
+        taken += source.take(source.space(), 1 << 30)[0]
     assert len(taken) == WINDOW - 1
     for each in itertools.islice(taken, 5):
         source.acknowledge(each)
-    assert source.room() == 5
+    assert source.space() == 5

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared_state import violated_by
 
 import shmtree
 from shmtree.replay import Limits, ReplayBuffer, Sampling
@@ -249,7 +250,7 @@ def test_closed_buffer_frees_its_memory_in_the_arena(arena):
     buffer = ReplayBuffer(1000, example=row(), arena=arena)
     for number in range(3000):
         buffer.add(row(number))
-    assert buffer._replay.check() == ""
+    assert violated_by(buffer) == ""
     buffer.close()
     gc.collect()
     assert arena.stats()["used_bytes"] == 0

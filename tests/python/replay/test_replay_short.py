@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import replay_peers
+from shared_state import violated_by
 from starts import START_METHODS
 
 from shmtree.replay import Episodes, Fifo, Limits, Prioritized, ReplayBuffer, Sampling
@@ -35,7 +36,7 @@ def test_threads_that_add_one_row_each_fill_the_buffer():
     assert len(rows) == len(buffer) and rows <= set(range(1000))
     assert len(set(drawn.writer.tolist())) == len(buffer)  # a stream each
     assert set(drawn.step.tolist()) == {0}
-    assert buffer._replay.check() == ""
+    assert violated_by(buffer) == ""
 
 
 def test_concurrent_threads_that_add_one_row_each_lose_none():
@@ -44,7 +45,7 @@ def test_concurrent_threads_that_add_one_row_each_lose_none():
     assert len(buffer) == 1600
     assert sorted(buffer.sample(1600).data.tolist()) == list(range(1600))
     assert buffer.stats()["chunks"] <= 1600 // buffer.chunk + 16
-    assert buffer._replay.check() == ""
+    assert violated_by(buffer) == ""
 
 
 @pytest.mark.guarantee("replay-chunk-reuse")
@@ -55,7 +56,7 @@ def test_successive_processes_share_one_chunk(start, method):
         start(replay_peers.add_numbers, buffer, 5 * number, 5, method=method).join(60)
     assert sorted(set(buffer.sample(1000).data.tolist())) == list(range(30))
     assert buffer.stats()["chunks"] == 1
-    assert buffer._replay.check() == ""
+    assert violated_by(buffer) == ""
 
 
 def test_successive_writers_share_a_chunk_and_have_own_streams():

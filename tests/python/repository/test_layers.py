@@ -43,9 +43,10 @@ ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cp
 # Parts of an arena and of a channel. Each may include only those before it.
 PARTS = {
     "memory": """
-        deaths layout mapping block_table participants transfer_table wake_table sleep_note event robust_lock block_pool
-        owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena control_block
-        transfers publishers
+        held_locks deaths layout mapping block_table participants transfer_table wake_table sleep_note event
+        robust_lock
+        block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena
+        control_block transfers publishers
     """.split(),
     "channel": """
         layout control message tap_notes ring records ends deadlock peer_wait wake_hub watchers

@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from shared_state import violated
+
 import shmtree
 
 # Python 3.13 without a GIL hands its locks (of dicts, of variables that closures share) from thread to thread. A lock
@@ -86,7 +88,7 @@ def call_with_arena(function: Callable[..., None], *arguments: Any) -> None:
     arena = shmtree.Arena(64 << 20)
     function(arena, *arguments)
     gc.collect()
-    assert arena._core.check() == ""
+    assert violated(arena) == ""
 
 
 def threads_of_test() -> list[int]:

@@ -29,11 +29,6 @@ def publish_for_ever(latest: shmtree.Latest, told: Connection) -> None:
         latest.publish(weights(number))
 
 
-def publish_then_hang(latest: shmtree.Latest, obj: object, told: Connection) -> None:
-    told.send(latest.publish(obj))
-    told.recv()
-
-
 def publish_when_told(latest: shmtree.Latest, told: Connection) -> None:
     """Answers "come", and publishes after any other message."""
     while told.recv() == "come":
@@ -67,15 +62,6 @@ def make_then_end(name: str, told: Connection, end: str) -> None:
     if end == "close":
         latest.close()
         told.recv()
-
-
-def report_end(latest: shmtree.Latest, told: Connection) -> None:
-    version, _ = latest.get(timeout=100)
-    told.send("ready")
-    try:
-        latest.get(newer_than=version, timeout=100)
-    except shmtree.Error as error:
-        told.send((type(error).__name__, getattr(error, "pids", None)))
 
 
 def wait_idly(latest: shmtree.Latest, told: Connection, seconds: float) -> None:

@@ -138,21 +138,6 @@ def look_and_allocate(arena: shmtree.Arena, told: Connection) -> None:
     told.send((arena.stats()["participants"], array.nbytes))
 
 
-def produce(sender: shmtree.Sender, number: int, count: int) -> None:
-    for i in range(count):
-        sender.put((number, i), timeout=60)
-
-
-def consume(receiver: shmtree.Receiver, told: Connection) -> None:
-    got = []
-    try:
-        for item in receiver:
-            got.append(item)
-    except queue.Empty:
-        pass
-    told.send(got)
-
-
 def try_named(name: str, told: Connection) -> None:
     """Tries to create a named pair when told to, and keeps it until it is killed."""
     told.send("ready")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shmtree._ipc.channel import Receiver, Sender, Terms
+from shmtree._ipc.channel import Receiver, Sender
 from shmtree._process import handles as grants
 from shmtree.errors import ChannelClosed
 from shmtree.ray import _handles
@@ -149,7 +149,7 @@ class Hosted:
 
     def __init__(self, nodes: Nodes, home: str, capacity: int = 8, max_bytes: int = 0) -> None:
         self._nodes, self.home = nodes, home
-        self.terms = tuple(Terms(capacity, max_bytes, "raise"))
+        self.terms = {"kind": "pair", "capacity": capacity, "max_bytes": max_bytes}
         self.number = new_token()
         self.tokens = {"s": new_token(), "r": new_token()}
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "platform/errors.h"
 #include "replay/buffer/episodes.h"
 
@@ -19,17 +19,17 @@ namespace api {
 
 // Two threads may both make the first stream. One of these is kept; the other was never written to.
 Result<std::shared_ptr<Stream>> ReplayWriterState::open_stream() {
-  std::shared_ptr<Stream> known;
+  std::shared_ptr<Stream> before;
   {
     const std::lock_guard guard(mutex);
-    known = stream;
+    before = stream;
   }
-  std::shared_ptr<Stream> mine = known;
+  std::shared_ptr<Stream> mine = before;
   auto opened = replay::stream_of(*core->buffer, mine);
-  if (!opened || mine == known) return opened;
+  if (!opened || mine == before) return opened;
   const std::lock_guard guard(mutex);
-  if (stream != known) return stream;
-  std::swap(stream, known);  // Released outside the mutex.
+  if (stream != before) return stream;
+  std::swap(stream, before);  // Released outside the mutex.
   stream = mine;
   return mine;
 }

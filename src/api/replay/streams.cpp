@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "platform/of_thread.h"
 
 namespace shmtree {
@@ -43,11 +43,11 @@ auto with_own_writer(const std::shared_ptr<ReplayState>& state, Act act)
   return or_out_of_memory([&]() -> decltype(act(std::declval<const ReplayWriter&>())) {
     if (state == nullptr) return closed_here(kReplayBuffer);
     const platform::OfThread<ThisThread> me;
-    if (auto known = state->known_writer_of(me->number())) return act(ReplayState::wrap(std::move(known)));
+    if (auto writer = state->known_writer_of(me->number())) return act(ReplayState::wrap(std::move(writer)));
     me->adds_to(state);
-    auto made = state->new_writer_of(me->number());
-    if (!made) return std::move(made).error();
-    return act(ReplayState::wrap(std::move(*made)));
+    auto writer = state->new_writer_of(me->number());
+    if (!writer) return std::move(writer).error();
+    return act(ReplayState::wrap(std::move(*writer)));
   });
 }
 
@@ -57,18 +57,18 @@ Result<std::vector<std::shared_ptr<ReplayWriterState>>> ReplayState::new_writers
   const std::lock_guard guard(mutex);
   if (core == nullptr) return closed_here(kReplayBuffer);
   std::erase_if(writers, [](const auto& each) { return each.expired(); });
-  std::vector<std::shared_ptr<ReplayWriterState>> made;
+  std::vector<std::shared_ptr<ReplayWriterState>> created;
   for (std::size_t i = 0; i < n; ++i) {
-    made.push_back(std::make_shared<ReplayWriterState>(core));
-    writers.push_back(made.back());
+    created.push_back(std::make_shared<ReplayWriterState>(core));
+    writers.push_back(created.back());
   }
-  return made;
+  return created;
 }
 
 std::shared_ptr<ReplayWriterState> ReplayState::known_writer_of(std::uint64_t thread) {
   const std::lock_guard guard(mutex);
-  const auto known = by_thread.find(thread);
-  return known == by_thread.end() ? nullptr : known->second;
+  const auto found = by_thread.find(thread);
+  return found == by_thread.end() ? nullptr : found->second;
 }
 
 Result<std::shared_ptr<ReplayWriterState>> ReplayState::new_writer_of(std::uint64_t thread) {
@@ -80,10 +80,10 @@ Result<std::shared_ptr<ReplayWriterState>> ReplayState::new_writer_of(std::uint6
 void ReplayState::end_writer_of(std::uint64_t thread) {
   std::shared_ptr<ReplayWriterState> last;  // Released outside the mutex.
   const std::lock_guard guard(mutex);
-  const auto known = by_thread.find(thread);
-  if (known == by_thread.end()) return;
-  last = std::move(known->second);
-  by_thread.erase(known);
+  const auto found = by_thread.find(thread);
+  if (found == by_thread.end()) return;
+  last = std::move(found->second);
+  by_thread.erase(found);
 }
 
 }  // namespace api
@@ -93,9 +93,9 @@ using api::ReplayState;
 Result<ReplayWriter> ReplayBuffer::writer() const {
   return or_out_of_memory([&]() -> Result<ReplayWriter> {
     if (state_ == nullptr) return closed_here(api::kReplayBuffer);
-    auto made = state_->new_writers(1);
-    if (!made) return std::move(made).error();
-    return ReplayState::wrap(std::move(made->front()));
+    auto writers = state_->new_writers(1);
+    if (!writers) return std::move(writers).error();
+    return ReplayState::wrap(std::move(writers->front()));
   });
 }
 

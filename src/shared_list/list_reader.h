@@ -3,7 +3,7 @@
 // Whatever the file contains, the reader accesses only the mapped bytes, and other processes may write into a file on
 // disk meanwhile. If such a file is truncated, an access after the new end raises SIGBUS.
 //
-// Thread safety: a Reader is immutable.
+// Thread safety: a ListReader is immutable.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@ namespace shmtree::shared_list {
 
 struct ListHeader;
 
-class Reader {
+class ListReader {
  public:
   // Maps a file. Fails with kNotFound, with kCorrupt if the file is not a list or is truncated, and with kIncompatible
   // for another version.
-  static Result<std::shared_ptr<const Reader>> open(const std::string& path);
+  static Result<std::shared_ptr<const ListReader>> open(const std::string& path);
   // Maps an open regular file. The caller may close `fd` afterwards. Errors begin with `what`, such as a quoted path.
   // `offset` is that of the list in a file of several lists, or 0 if the list is the whole file.
-  static Result<std::shared_ptr<const Reader>> map(int fd, const std::string& what, std::uint64_t offset = 0);
+  static Result<std::shared_ptr<const ListReader>> map(int fd, const std::string& what, std::uint64_t offset = 0);
 
-  ~Reader();
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  ~ListReader();
+  ListReader(const ListReader&) = delete;
+  ListReader& operator=(const ListReader&) = delete;
 
   std::uint64_t size() const noexcept { return count_; }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
@@ -43,7 +43,7 @@ class Reader {
   Result<std::span<const std::byte>> frame(std::uint64_t number) const;
 
  private:
-  explicit Reader(const ListHeader& header) noexcept;
+  explicit ListReader(const ListHeader& header) noexcept;
   std::uint64_t entry(std::uint64_t number) const noexcept;
 
   std::string where_{};

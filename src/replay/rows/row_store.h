@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "memory/arena.h"
+#include "platform/dcheck.h"
 #include "platform/waiting.h"
 #include "replay/rows/row_count.h"
 #include "replay/rows/shape.h"
@@ -87,7 +88,10 @@ class Store {
   // owner has lost the chunk.
   bool take_chunk(const Progress& left) noexcept;
   // Publishes `now` with release order, so that a reader that sees it also sees what the owner wrote before.
-  void leave_chunk(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
+  void leave_chunk(const Progress& now) noexcept {
+    SHMTREE_DCHECK(!now.busy && now.ready <= now.rows && now.rows <= shape_.rows_per_chunk);
+    platform::store_release(progress_word(now.ticket), pack(now));
+  }
   // In a chunk that its owner is not writing, marks the first `ready` slots as ready. Does nothing if the owner has
   // lost the chunk.
   void make_ready(Progress& left, std::uint32_t ready) noexcept;
@@ -114,15 +118,20 @@ class Store {
   Entry entry(std::uint64_t ticket, std::uint64_t slot) const noexcept {
     return entry_of_chunk(chunk_of(ticket), slot);
   }
-  About& about(std::uint64_t ticket) const noexcept { return about_[chunk_of(ticket)]; }
+  ChunkInfo& info(std::uint64_t ticket) const noexcept { return info_[chunk_of(ticket)]; }
   // Take the number of the chunk, which is below Shape::places, instead of its ticket.
   Entry entry_of_chunk(std::uint64_t chunk, std::uint64_t slot) const noexcept {
+    SHMTREE_DCHECK(chunk < shape_.chunks && slot < shape_.rows_per_chunk);
     const std::uint64_t number = shape_.extent_of(chunk);
     return {extent(number), ((chunk - number * shape_.chunks_per_extent) << shape_.row_bits) + slot};
   }
-  About& about_of_chunk(std::uint64_t chunk) const noexcept { return about_[chunk]; }
+  ChunkInfo& info_of_chunk(std::uint64_t chunk) const noexcept {
+    SHMTREE_DCHECK(chunk < shape_.chunks);
+    return info_[chunk];
+  }
   // Returns the number of the slot among Shape::slots(). Tables have one entry for each.
   std::uint64_t slot(std::uint64_t ticket, std::uint64_t row) const noexcept {
+    SHMTREE_DCHECK(row < shape_.rows_per_chunk);
     return chunk_of(ticket) * shape_.rows_per_chunk + row;
   }
 
@@ -135,6 +144,7 @@ class Store {
   }
   // Takes the number of the chunk, which is below Shape::places, instead of its ticket.
   Progress progress_of_chunk(std::uint64_t chunk) const noexcept {
+    SHMTREE_DCHECK(chunk < shape_.chunks);
     return unpack_progress(platform::load_acquire(progress_[chunk]));
   }
   void fetch_progress_of_chunk(std::uint64_t chunk) const noexcept { platform::prefetch(&progress_[chunk], 1); }
@@ -146,7 +156,7 @@ class Store {
   bool has_row_in(std::uint64_t chunk, std::uint64_t ticket, std::uint64_t slot) const noexcept {
     const Progress now = progress_of_chunk(chunk);
     return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_chunk && is_in_window(ticket) &&
-           !(shape_.finals && (platform::load_relaxed(about_[chunk].finals) >> slot & 1) != 0);
+           !(shape_.finals && (platform::load_relaxed(info_[chunk].finals) >> slot & 1) != 0);
   }
   // Returns true if the bytes that this thread has read of a row and its successors were not overwritten during the
   // read. Call it after the read and an acquire fence. A chunk is opened again only after it has left the window, and
@@ -155,9 +165,9 @@ class Store {
   // Returns the oldest ticket of the window.
   std::uint64_t head() const noexcept { return platform::load_relaxed(header().head); }
   // Prefetches the state of the chunk.
-  void fetch_words(std::uint64_t ticket, bool with_about) const noexcept {
+  void fetch_words(std::uint64_t ticket, bool with_info) const noexcept {
     platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
-    if (with_about) platform::prefetch(&about(ticket), sizeof(About));
+    if (with_info) platform::prefetch(&info(ticket), sizeof(ChunkInfo));
   }
   // Returns the rows of the window that can be sampled. Checks only chunks that have changed since the last call.
   std::uint64_t size() const noexcept { return count_.count(*this); }
@@ -170,12 +180,9 @@ class Store {
 
   const Origin& origin() const noexcept { return header().origin; }
   // Fill a new buffer to which no other process is attached. prepare_chunk() allocates memory for a chunk; the caller
-  // then writes about() and calls leave_chunk(). At the end begin_with() sets the window and the origin of its rows.
+  // then writes info() and calls leave_chunk(). At the end begin_with() sets the window and the origin of its rows.
   Status prepare_chunk(std::uint64_t ticket, const WaitContext& wait);
   void begin_with(const Window& window, const Origin& origin) noexcept;
-
-  // Returns the first invariant that does not hold, or an empty string. For tests, without concurrent changes.
-  std::string check() const;
 
  private:
   Store(std::shared_ptr<Arena> arena, memory::Lease control, Shape shape, std::uint64_t note_bytes,
@@ -185,8 +192,8 @@ class Store {
   std::uint64_t chunk_of(std::uint64_t ticket) const noexcept { return shape_.chunk_of(ticket); }
   std::atomic<std::uint64_t>& progress_word(std::uint64_t ticket) const noexcept { return progress_[chunk_of(ticket)]; }
   std::byte* extent(std::uint64_t number) const noexcept {
-    std::byte* known = extents_[number].load(std::memory_order_acquire);
-    return known != nullptr ? known : find_extent(number);
+    std::byte* mapped = extents_[number].load(std::memory_order_acquire);
+    return mapped != nullptr ? mapped : find_extent(number);
   }
   std::byte* find_extent(std::uint64_t number) const noexcept;
   Status add_extent(std::uint64_t number, const WaitContext& wait);
@@ -207,7 +214,7 @@ class Store {
   const memory::Lease control_;
   const Shape shape_;
   std::atomic<std::uint64_t>* progress_;
-  About* about_;
+  ChunkInfo* info_;
   std::span<const std::byte> note_;
   std::span<std::byte> tables_;
   mutable RowCount count_;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "replay/buffer/episodes.h"
@@ -201,9 +201,9 @@ Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n, ReplayAuto
     if (n == 0 || n > kMaxStreams) {
       return invalid("n is " + std::to_string(n) + " streams; it must be from 1 to " + std::to_string(kMaxStreams));
     }
-    auto made = state_->new_writers(n);
-    if (!made) return std::move(made).error();
-    return ReplayState::wrap(std::move(*made), autoreset);
+    auto writers = state_->new_writers(n);
+    if (!writers) return std::move(writers).error();
+    return ReplayState::wrap(std::move(*writers), autoreset);
   });
 }
 

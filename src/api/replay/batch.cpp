@@ -1,7 +1,7 @@
 // Implements ReplayBatch.
 #include <algorithm>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree {

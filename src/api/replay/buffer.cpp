@@ -1,13 +1,12 @@
 // Implements ReplayBuffer: sampling, priorities and statistics.
-#include "shmtree/replay.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "replay/files/saver.h"
 #include "replay/rate_limiter/rate_limiter.h"
 #include "replay/rows/members.h"
+#include "shmtree/replay.h"
 
 namespace shmtree {
 
@@ -25,20 +24,20 @@ void ReplayState::close() {
   closed.store(true, std::memory_order_relaxed);
   std::shared_ptr<ReplayCore> last;  // Released outside the mutex.
   std::shared_ptr<endpoint::Name> last_name;
-  std::vector<std::weak_ptr<ReplayWriterState>> made;
+  std::vector<std::weak_ptr<ReplayWriterState>> open_writers;
   std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> of_threads;
   {
     const std::lock_guard guard(mutex);
     last = std::move(core);
     last_name = std::move(name);
-    made = std::move(writers);
+    open_writers = std::move(writers);
     of_threads = std::move(by_thread);
   }
   if (last != nullptr) {
     last->buffer->sampling().end();
     last->buffer->tables()->wake_all();
   }
-  for (const auto& each : made) {
+  for (const auto& each : open_writers) {
     if (const auto writer = each.lock()) writer->close();
   }
   for (const auto& [thread, writer] : of_threads) writer->close();

@@ -1,4 +1,4 @@
-#include "shared_list/reader.h"
+#include "shared_list/list_reader.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -50,7 +50,7 @@ Status check(const ListHeader& header, std::uint64_t size, const std::string& wh
 
 }  // namespace
 
-Result<std::shared_ptr<const Reader>> Reader::open(const std::string& path) {
+Result<std::shared_ptr<const ListReader>> ListReader::open(const std::string& path) {
   auto fd = platform::open_for_reading(path);
   if (!fd) return std::move(fd).error();
   if (Status is_file = platform::check_regular_file(fd->get(), path); !is_file) return std::move(is_file).error();
@@ -59,7 +59,7 @@ Result<std::shared_ptr<const Reader>> Reader::open(const std::string& path) {
 
 // Reads the header from the file, not from the mapping: a file that becomes shorter meanwhile is then an error, and not
 // a SIGBUS.
-Result<std::shared_ptr<const Reader>> Reader::map(int fd, const std::string& what, std::uint64_t offset) {
+Result<std::shared_ptr<const ListReader>> ListReader::map(int fd, const std::string& what, std::uint64_t offset) {
   const auto file_bytes = platform::file_size(fd);
   if (!file_bytes) return file_bytes.error();
   if (offset % platform::page_size() != 0 || offset > *file_bytes) {
@@ -73,7 +73,7 @@ Result<std::shared_ptr<const Reader>> Reader::map(int fd, const std::string& wha
   }
   if (offset != 0) size = std::min(size, header.bytes);  // other lists follow
   if (Status sound = check(header, size, what); !sound) return std::move(sound).error();
-  const std::shared_ptr<Reader> reader(new Reader(header));
+  const std::shared_ptr<ListReader> reader(new ListReader(header));
   if (what.starts_with('\'') || what.starts_with('"')) reader->where_ = " in " + what;
   const auto mapped = platform::map_for_reading(fd, size, offset);
   if (!mapped) {
@@ -82,28 +82,28 @@ Result<std::shared_ptr<const Reader>> Reader::map(int fd, const std::string& wha
     return error;
   }
   reader->bytes_ = {*mapped, static_cast<std::size_t>(size)};
-  return std::shared_ptr<const Reader>(reader);
+  return std::shared_ptr<const ListReader>(reader);
 }
 
-Reader::Reader(const ListHeader& header) noexcept : count_(header.count), index_offset_(header.index_offset) {
+ListReader::ListReader(const ListHeader& header) noexcept : count_(header.count), index_offset_(header.index_offset) {
   std::copy(std::begin(header.identity), std::end(header.identity), identity_.begin());
 }
 
-Reader::~Reader() {
+ListReader::~ListReader() {
   if (!bytes_.empty()) platform::unmap(bytes_.data(), bytes_.size());
 }
 
-std::string Reader::description() const {
+std::string ListReader::description() const {
   return "SharedList of " + std::to_string(count_) + " items" + where_;
 }
 
-std::uint64_t Reader::entry(std::uint64_t number) const noexcept {
+std::uint64_t ListReader::entry(std::uint64_t number) const noexcept {
   std::uint64_t offset = 0;
   std::memcpy(&offset, bytes_.data() + index_offset_ + 8 * number, sizeof offset);
   return offset;
 }
 
-Result<std::span<const std::byte>> Reader::frame(std::uint64_t number) const {
+Result<std::span<const std::byte>> ListReader::frame(std::uint64_t number) const {
   const std::uint64_t start = entry(number), end = entry(number + 1);
   const bool is_inside = start >= sizeof(ListHeader) && end <= index_offset_ && start <= end;
   if (is_inside && end - start >= kFrameHeaderBytes && start % kFrameAlignment == 0) {

@@ -1,4 +1,4 @@
-#include "recording/reader.h"
+#include "recording/recording_reader.h"
 
 #include <algorithm>
 #include <charconv>
@@ -83,9 +83,9 @@ Status Reader::read_all() {
 }
 
 std::size_t Reader::add_channel(std::string name, std::string kind) {
-  const auto [known, is_new] = places_.try_emplace(std::move(name), channels_.size());
-  if (is_new) channels_.push_back({.channel = known->first, .kind = std::move(kind)});
-  return known->second;
+  const auto [place, is_new] = places_.try_emplace(std::move(name), channels_.size());
+  if (is_new) channels_.push_back({.channel = place->first, .kind = std::move(kind)});
+  return place->second;
 }
 
 Status Reader::note_missed(std::span<const std::byte> metadata, std::uint64_t at) {
@@ -99,8 +99,8 @@ Status Reader::note_missed(std::span<const std::byte> metadata, std::uint64_t at
     const std::optional<std::uint64_t> count = number_in(text);
     if (!count) return corrupt(at, quoted(text) + " messages of " + quoted(channel) + " were missed");
     const auto is_it = [&](const Count& one) { return one.channel == channel; };
-    if (const auto known = std::find_if(missed_.begin(), missed_.end(), is_it); known != missed_.end()) {
-      known->messages = *count;
+    if (const auto found = std::find_if(missed_.begin(), missed_.end(), is_it); found != missed_.end()) {
+      found->messages = *count;
     } else {
       missed_.push_back({std::move(channel), *count});
     }
@@ -199,11 +199,11 @@ Status Cursor::note_channel(const Record& record) {
     channels_[number] = noting_->add_channel(std::move(topic), std::move(kind));
     return success();
   }
-  const auto known = reader_.places_.find(topic);
-  if (known == reader_.places_.end()) {
+  const auto place = reader_.places_.find(topic);
+  if (place == reader_.places_.end()) {
     return reader_.corrupt(record.at, "channel " + quoted(topic) + " did not exist when the recording was opened");
   }
-  channels_[number] = known->second;
+  channels_[number] = place->second;
   return success();
 }
 

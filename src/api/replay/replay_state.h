@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/replay_rows.h"
+#include "api/replay/rows.h"
 #include "api/state.h"
 #include "replay/buffer/batch.h"
 #include "replay/buffer/stream.h"
@@ -65,8 +65,8 @@ struct ReplayVectorState {
 };
 
 struct ReplayState {
-  ReplayState(std::shared_ptr<Buffer> buffer, std::shared_ptr<endpoint::Name> known)
-      : name(std::move(known)), core(std::make_shared<ReplayCore>(std::move(buffer))) {}
+  ReplayState(std::shared_ptr<Buffer> buffer, std::shared_ptr<endpoint::Name> held_name)
+      : name(std::move(held_name)), core(std::make_shared<ReplayCore>(std::move(buffer))) {}
   ~ReplayState() { close(); }
 
   static ReplayBuffer wrap(std::shared_ptr<Buffer> buffer, std::shared_ptr<endpoint::Name> name) {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "api/replay_rows.h"
+#include "api/replay/rows.h"
 #include "api/state.h"
 #include "platform/errors.h"
 #include "platform/text.h"
@@ -42,14 +42,14 @@ Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
     const bool is_last = i + 1 == keys.size();
     if (keys[i].empty() || !platform::is_text(keys[i]))
       return invalid("the column " + quoted(path) + " has an empty name, or one that is not UTF-8");
-    const auto known = std::ranges::find(part->keys, keys[i], &SpecPart::Key::bytes);
-    if (known == part->keys.end()) {
+    const auto found = std::ranges::find(part->keys, keys[i], &SpecPart::Key::bytes);
+    if (found == part->keys.end()) {
       part->keys.push_back({.bytes = keys[i]});
       part->parts.push_back({.form = is_last ? SpecPart::Form::kLeaf : SpecPart::Form::kDict, .leaf = number});
       part = &part->parts.back();
       continue;
     }
-    part = &part->parts[static_cast<std::size_t>(known - part->keys.begin())];
+    part = &part->parts[static_cast<std::size_t>(found - part->keys.begin())];
     if (is_last || part->form == SpecPart::Form::kLeaf) {
       return invalid("the column " + quoted(path) + " has the path of another column");
     }

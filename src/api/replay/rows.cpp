@@ -1,4 +1,4 @@
-#include "api/replay_rows.h"
+#include "api/replay/rows.h"
 
 #include <algorithm>
 #include <complex>

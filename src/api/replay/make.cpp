@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "api/published.h"
-#include "api/replay_state.h"
+#include "api/replay/replay_state.h"
 #include "discovery/handle.h"
 #include "endpoint/message_transfers.h"
 #include "platform/machine.h"
@@ -117,11 +117,11 @@ ReplayBuffer make_replay(const ReplayOptions& options) try {
   const BufferSize sizes{api::capacity_of(spec, options, home).value(), options.limits.chunk, options.limits.streams};
   api::check_named(options.name, options.exist_ok);
   const auto open = [&]() -> Result<ReplayBuffer> {
-    auto known = api::open_known<Buffer>(options, discovery::NamedKind::kReplay, "replay buffer",
-                                         [&](const Buffer& found) { return found.check_options(spec, sizes); });
-    if (!known) return std::move(known).error();
-    if (options.sampling.seed) known->first->set_seed(*options.sampling.seed);
-    return ReplayState::wrap(std::move(known->first), std::move(known->second));
+    auto opened = api::open_known<Buffer>(options, discovery::NamedKind::kReplay, "replay buffer",
+                                          [&](const Buffer& found) { return found.check_options(spec, sizes); });
+    if (!opened) return std::move(opened).error();
+    if (options.sampling.seed) opened->first->set_seed(*options.sampling.seed);
+    return ReplayState::wrap(std::move(opened->first), std::move(opened->second));
   };
   const auto make = [&]() -> Result<ReplayBuffer> {
     auto arena = api::arena_for(spec, sizes, home);
@@ -189,9 +189,9 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{},
                                     (*buffer)->spec().samplers, how.progress);
   if (!loaded) return std::move(loaded).error();
-  auto known = api::replay_name_for(how.name, **buffer);
-  if (!known) return std::move(known).error();
-  return ReplayState::wrap(std::move(*buffer), std::move(*known));
+  auto held_name = api::replay_name_for(how.name, **buffer);
+  if (!held_name) return std::move(held_name).error();
+  return ReplayState::wrap(std::move(*buffer), std::move(*held_name));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -1,4 +1,4 @@
-#include "replay/rows/store.h"
+#include "replay/rows/row_store.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,9 @@
 
 #include "memory/control_block.h"
 #include "memory/event.h"
+#include "memory/held_locks.h"
 #include "memory/robust_lock.h"
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 
 namespace shmtree::replay {
@@ -22,14 +24,14 @@ using memory::round_up;
 namespace {
 
 struct ControlPlan {
-  std::uint64_t note, progress, about, tables, list, bytes;
+  std::uint64_t note, progress, info, tables, list, bytes;
 };
 ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept {
   ControlPlan plan{};
   plan.note = sizeof(ReplayHeader);
   plan.progress = round_up(plan.note + note_bytes, 64);
-  plan.about = round_up(plan.progress + shape.chunks * sizeof(std::uint64_t), 64);
-  plan.tables = plan.about + shape.chunks * sizeof(About);
+  plan.info = round_up(plan.progress + shape.chunks * sizeof(std::uint64_t), 64);
+  plan.tables = plan.info + shape.chunks * sizeof(ChunkInfo);
   plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes of the block: HolderTable::refer()
   plan.bytes = plan.list + shape.max_extents * sizeof(memory::ListEntry);
   return plan;
@@ -49,7 +51,7 @@ Store::Store(std::shared_ptr<Arena> arena, Lease control, Shape shape, std::uint
     : arena_(std::move(arena)), control_(std::move(control)), shape_(std::move(shape)), extents_(shape_.max_extents) {
   const ControlPlan plan = plan_of(shape_, note_bytes, table_bytes);
   progress_ = reinterpret_cast<std::atomic<std::uint64_t>*>(control_.data() + plan.progress);
-  about_ = reinterpret_cast<About*>(control_.data() + plan.about);
+  info_ = reinterpret_cast<ChunkInfo*>(control_.data() + plan.info);
   note_ = {control_.data() + plan.note, note_bytes};
   tables_ = {control_.data() + plan.tables, table_bytes};
 }
@@ -83,7 +85,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   header->note_offset = plan.note;
   header->note_bytes = note.size();
   header->progress_offset = plan.progress;
-  header->about_offset = plan.about;
+  header->info_offset = plan.info;
   header->tables_offset = plan.tables;
   header->tables_bytes = table_bytes;
   random_bytes(header->origin.uuid, sizeof header->origin.uuid);
@@ -140,6 +142,7 @@ std::uint64_t Store::extents_bytes(const Shape& shape) noexcept {
 
 // Returns null if the extent does not exist yet, or if this process cannot map it.
 std::byte* Store::find_extent(std::uint64_t number) const noexcept {
+  SHMTREE_DCHECK(number < extents_.size());
   const memory::BlockTable& blocks = arena_->blocks();
   const memory::BlockEntry* entry = blocks.entry(control_.ref().id);
   const auto listed =
@@ -173,6 +176,7 @@ Status Store::add_extent(std::uint64_t number, const WaitContext& wait) {
 }
 
 Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
+  SHMTREE_DCHECK(!memory::HeldLocks::contains(header().lock));
   auto block = arena_->allocate(shape_.extent_bytes, BlockKind::kExtent, wait);
   if (!block) return std::move(block).error();
   auto held = arena_->hold_new(std::move(*block));
@@ -200,6 +204,7 @@ std::uint64_t Store::reserved_by(std::uint64_t ticket) const noexcept {
 
 // Finishes the work of a lock owner that died while it opened or closed a chunk.
 void Store::repair() noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   const std::uint64_t ticket = load_relaxed(header().opening);
   const Window now = window();
   std::uint64_t busy = pack({.ticket = ticket, .busy = true});
@@ -214,6 +219,7 @@ void Store::repair() noexcept {
 
 // Drops the oldest chunks from the window until one more fits.
 void Store::make_space() noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   for (Window now = window(); now.head < now.tail; ++now.head) {
     const std::uint64_t reserved = load_relaxed(header().reserved);
     const bool has_chunk = now.tail + 1 - now.head <= shape_.chunks;
@@ -226,10 +232,11 @@ void Store::make_space() noexcept {
 
 // Makes the chunk busy under this ticket. Returns false if its last owner is alive and in the middle of a row.
 bool Store::try_open(std::uint64_t ticket) noexcept {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
   std::uint64_t word = load_acquire(progress_word(ticket));
   do {
     const Progress now = unpack_progress(word);
-    const Identity owner = load_relaxed(about_[chunk_of(ticket)].owner);
+    const Identity owner = load_relaxed(info_[chunk_of(ticket)].owner);
     if (now.busy && arena_->participants().is_alive(owner)) return false;
   } while (!compare_swap(progress_word(ticket), word, pack({.ticket = ticket, .busy = true})));
   fence_release();  // a reader that sees new bytes also sees that the old ticket is gone
@@ -239,15 +246,16 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
 // Runs under the lock, so no process opens `previous` again meanwhile, and the link goes into the right chunk.
 void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
                      std::uint64_t previous) noexcept {
-  About& what = about(ticket);
-  store_relaxed(what.owner, owner);
-  store_relaxed(what.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
-  store_relaxed(what.first_row, first_row);
-  store_relaxed(what.previous, previous);
-  for (auto* word : {&what.next, &what.ends, &what.finals, &what.truncated, &what.begins}) {
+  SHMTREE_DCHECK(memory::HeldLocks::contains(header().lock));
+  ChunkInfo& chunk = info(ticket);
+  store_relaxed(chunk.owner, owner);
+  store_relaxed(chunk.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
+  store_relaxed(chunk.first_row, first_row);
+  store_relaxed(chunk.previous, previous);
+  for (auto* word : {&chunk.next, &chunk.ends, &chunk.finals, &chunk.truncated, &chunk.begins}) {
     store_relaxed(*word, std::uint64_t{0});
   }
-  if (previous != 0 && progress(previous).ticket == previous) store_release(about(previous).next, ticket);
+  if (previous != 0 && progress(previous).ticket == previous) store_release(info(previous).next, ticket);
 }
 
 Result<std::uint64_t> Store::open_chunk(std::optional<std::uint32_t> stream, std::uint64_t first_row,
@@ -301,6 +309,7 @@ Status Store::clear(const WaitContext& wait) {
 }
 
 bool Store::take_chunk(const Progress& left) noexcept {
+  SHMTREE_DCHECK(!left.busy);
   Progress busy = left;
   busy.busy = true;
   std::uint64_t idle = pack(left);
@@ -308,12 +317,14 @@ bool Store::take_chunk(const Progress& left) noexcept {
 }
 
 void Store::make_ready(Progress& left, std::uint32_t ready) noexcept {
+  SHMTREE_DCHECK(left.ready <= ready && ready <= left.rows);
   std::uint64_t before = pack(left);
   left.ready = ready;
   compare_swap(progress_word(left.ticket), before, pack(left));
 }
 
 bool Store::close_chunk(const Progress& left) noexcept {
+  SHMTREE_DCHECK(!left.busy && !left.closed);
   if (!arena_->reconciler().lock_quietly(header().lock, WaitContext{Deadline::immediate()})) return false;
   if (load_relaxed(header().opening) != 0) repair();
   store_release(header().opening, load_relaxed(header().tail));
@@ -336,6 +347,7 @@ Status Store::prepare_chunk(std::uint64_t ticket, const WaitContext& wait) {
 }
 
 void Store::begin_with(const Window& window, const Origin& origin) noexcept {
+  SHMTREE_DCHECK(window.head <= window.tail && window.tail - window.head <= shape_.chunks);
   header().origin = origin;
   std::uint64_t reserved = 0;
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) reserved += reserved_by(ticket);
@@ -357,12 +369,12 @@ bool Store::offer_chunk(const Progress& left) noexcept {
   Progress taken = left;
   taken.busy = true;
   std::uint64_t busy = pack(taken);
-  store_release(about(left.ticket).owner, memory::kNoIdentity);
+  store_release(info(left.ticket).owner, memory::kNoIdentity);
   // From here on any process may open the chunk again.
   if (!compare_swap(progress_word(left.ticket), busy, pack(left))) return false;
   for (auto& offer : header().offers) {
     std::uint64_t seen = load_acquire(offer);
-    const bool is_free = seen == 0 || progress(seen).ticket != seen || !may_go_on(progress(seen));
+    const bool is_free = seen == 0 || seen > kMaxTicket || progress(seen).ticket != seen || !may_go_on(progress(seen));
     if (is_free && compare_swap(offer, seen, left.ticket)) return true;
   }
   return false;
@@ -374,16 +386,16 @@ std::optional<Progress> Store::take_offered(Identity me) noexcept {
     if (ticket == 0 || ticket > kMaxTicket || extent(shape_.extent_of(chunk_of(ticket))) == nullptr) continue;
     if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
     const Progress left = progress(ticket);
-    About& what = about(ticket);
+    ChunkInfo& chunk = info(ticket);
     Identity owner = memory::kNoIdentity;  // set before busy, so that a process that sees it busy sees a live owner
-    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_chunk(left))
+    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(chunk.owner, owner, me) || !take_chunk(left))
       continue;
-    const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(what.ends);
-    if (((ends | load_relaxed(what.finals)) & last) == 0) {  // the stream was left in the middle of an episode
-      store_relaxed(what.truncated, load_relaxed(what.truncated) | last);
-      store_relaxed(what.ends, ends | last);
+    const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(chunk.ends);
+    if (((ends | load_relaxed(chunk.finals)) & last) == 0) {  // the stream was left in the middle of an episode
+      store_relaxed(chunk.truncated, load_relaxed(chunk.truncated) | last);
+      store_relaxed(chunk.ends, ends | last);
     }
-    store_relaxed(what.begins, load_relaxed(what.begins) | last << 1);
+    store_relaxed(chunk.begins, load_relaxed(chunk.begins) | last << 1);
     return left;
   }
   return std::nullopt;
@@ -402,35 +414,6 @@ Window Store::window() const noexcept {
   }
   if (head == 0 || tail < head || tail - head > shape_.chunks || tail > kMaxTicket) return {};  // damaged
   return {head, tail};
-}
-
-std::string Store::check() const {
-  const Window now = window();
-  if (load_relaxed(header().opening) != 0) return "a chunk is being opened";
-  std::uint64_t reserved = 0;
-  for (std::uint64_t ticket = now.head; ticket < now.tail; ++ticket) reserved += reserved_by(ticket);
-  if (reserved != load_relaxed(header().reserved)) {
-    return std::to_string(load_relaxed(header().reserved)) + " rows are reserved, not " + std::to_string(reserved);
-  }
-  if (reserved > shape_.capacity) return "more rows than the capacity";
-  for (std::uint64_t chunk = 0; chunk < shape_.chunks; ++chunk) {
-    const Progress at = unpack_progress(load_relaxed(progress_[chunk]));
-    if (at.ticket != 0 && chunk_of(at.ticket) != chunk) return "a chunk has the ticket of another chunk";
-    if (at.ticket >= now.tail) return "a chunk has a ticket that was never assigned";
-    if (at.rows > shape_.rows_per_chunk) return "a chunk has too many rows";
-    if (at.ready > at.rows) return "a chunk has more ready rows than rows";
-    const std::uint64_t above = ~bits_below(at.rows);
-    const About& what = about_[chunk];
-    if (at.ticket == 0 || at.busy) continue;
-    const std::uint64_t bits = load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated);
-    if (((bits | load_relaxed(what.begins)) & above) != 0) {
-      return "a chunk has bits of slots beyond its rows";
-    }
-    if ((load_relaxed(what.truncated) & ~load_relaxed(what.ends)) != 0) return "a truncated episode did not end";
-    if (load_relaxed(what.next) > now.tail || load_relaxed(what.previous) >= at.ticket)
-      return "a link of a chunk is invalid";
-  }
-  return {};
 }
 
 }  // namespace shmtree::replay
