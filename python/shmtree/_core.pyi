@@ -909,7 +909,7 @@ class Name:
     @staticmethod
     def create(name: str, kind: int, arena: Arena, block: int, note: str) -> Name: ...
     @staticmethod
-    def open(name: str, timeout: float | None) -> Name: ...
+    def open(name: str, timeout: float | None, kind: int | None = None) -> Name: ...
     @staticmethod
     def join(path: str, arena: Arena, part: int = -1) -> Name | None: ...
     def part_for_child(self) -> int:
@@ -918,6 +918,9 @@ class Name:
     def path(self) -> str: ...
     @property
     def kind(self) -> int: ...
+    @property
+    def kind_in_sentence(self) -> str:
+        """The kind with its article, for an error message."""
     @property
     def arena(self) -> Arena: ...
     @property
@@ -949,15 +952,24 @@ def leave_names() -> None: ...
 def set_package(given: dict[str, Any], /) -> None: ...
 def block_of(array: object) -> int: ...
 def show(array: object) -> None: ...
+def make_broadcast(
+    capacity: int = 8,
+    max_bytes: int | None = None,
+    history: int = 0,
+    name: str | None = None,
+    arena: Arena | None = None,
+    allow_pickle: bool | None = None,
+    on_peer_death: Literal["raise", "wait"] = "raise",
+    keep_open: bool | Literal["both"] = False,
+    exist_ok: bool = False,
+) -> tuple[Ring, bool, Name | None]:
+    """Does the same as `make_channel` for a Broadcast. Returns the arguments of `_attach`."""
 
 class Ring:
     """The ring of a Broadcast."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
-    def create(arena: Arena, capacity: int, history: int, max_bytes: int, allow_pickle: bool, waits: bool) -> Ring: ...
-    @staticmethod
     def open(arena: Arena, block: int) -> Ring: ...
-    def check_options(self, capacity: int, history: int, max_bytes: int, allow_pickle: bool, waits: bool) -> None: ...
     @property
     def arena(self) -> Arena: ...
     @property
@@ -1192,14 +1204,20 @@ class BroadcastBase(_Publishing, Generic[_T]):
     def _ready_to_put(self, first_unread: int, /) -> bool:
         """Returns True if `first_unread` has changed, or the end is closed. Also drops dead readers."""
 
+def make_latest(
+    history: int = 0,
+    name: str | None = None,
+    arena: Arena | None = None,
+    allow_pickle: bool | None = None,
+    exist_ok: bool = False,
+) -> tuple[LatestStore, bool, Name | None]:
+    """Does the same as `make_channel` for a Latest. Returns the arguments of `_attach`."""
+
 class LatestStore:
     """The versions of a Latest."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
-    def create(arena: Arena, history: int, allow_pickle: bool) -> LatestStore: ...
-    @staticmethod
     def open(arena: Arena, block: int) -> LatestStore: ...
-    def check_options(self, history: int, allow_pickle: bool) -> None: ...
     @property
     def arena(self) -> Arena: ...
     @property

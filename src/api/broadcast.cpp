@@ -185,19 +185,17 @@ Broadcast make_broadcast(const BroadcastOptions& options) {
   if (options.on_peer_death != OnPeerDeath::kRaise && options.on_peer_death != OnPeerDeath::kWait) {
     throw BadResult(Error{Code::kInvalid, "on_peer_death of a Broadcast must be kRaise or kWait"});
   }
-  const broadcast::Options terms{
-      .capacity = options.capacity,
-      .history = options.history,
-      .max_bytes = options.max_bytes,
-      .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
-      .waits = options.on_peer_death == OnPeerDeath::kWait || options.keep_open != KeepOpen::kNo};
-  return BroadcastState::make(options, discovery::NamedKind::kBroadcast, "Broadcast", terms);
+  const auto request = api::request_of(options, discovery::NamedKind::kBroadcast);
+  return BroadcastState::make(request, broadcast::Options{.capacity = options.capacity,
+                                                          .history = options.history,
+                                                          .max_bytes = options.max_bytes,
+                                                          .allow_pickle = request.allows_pickle(),
+                                                          .waits = options.on_peer_death == OnPeerDeath::kWait ||
+                                                                   options.keep_open != KeepOpen::kNo});
 }
 
 Result<Broadcast> open_broadcast(const std::string& name, Timeout timeout) {
-  return or_out_of_memory([&] {
-    return BroadcastState::open(api::find_name(name, discovery::NamedKind::kBroadcast, "Broadcast", timeout));
-  });
+  return BroadcastState::open_named(name, discovery::NamedKind::kBroadcast, timeout);
 }
 
 Result<Broadcast> ItemAs<Broadcast>::make(const Item& item) {

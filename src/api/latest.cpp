@@ -117,14 +117,12 @@ bool Latest::closed() const noexcept {
 }
 
 Latest make_latest(const LatestOptions& options) {
-  const latest::Options terms{.history = options.history,
-                              .allow_pickle = options.allow_pickle.value_or(options.name.empty())};
-  return LatestState::make(options, discovery::NamedKind::kLatest, "Latest", terms);
+  const auto request = api::request_of(options, discovery::NamedKind::kLatest);
+  return LatestState::make(request, latest::Options{options.history, request.allows_pickle()});
 }
 
 Result<Latest> open_latest(const std::string& name, Timeout timeout) {
-  return or_out_of_memory(
-      [&] { return LatestState::open(api::find_name(name, discovery::NamedKind::kLatest, "Latest", timeout)); });
+  return LatestState::open_named(name, discovery::NamedKind::kLatest, timeout);
 }
 
 Result<Latest> ItemAs<Latest>::make(const Item& item) {

@@ -158,10 +158,10 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_item(const Item& item, 
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end,
                                                                const Timeout& timeout, discovery::NamedKind kind) {
-  auto known = endpoint::open_channel(named, kind, timeout);
+  auto known = endpoint::open_object<Channel>(named, kind, timeout);
   if (!known) return std::move(known).error();
-  auto arena = ArenaState::for_arena(known->channel->arena());
-  return join(std::move(arena), std::move(known->channel), end, std::move(known->name));
+  auto arena = ArenaState::for_arena(known->object->arena());
+  return join(std::move(arena), std::move(known->object), end, std::move(known->name));
 }
 
 namespace {
@@ -174,19 +174,16 @@ Value value_of(const char* option, Enum enumerator, std::initializer_list<Value>
   return values.begin()[index];
 }
 
-endpoint::ChannelRequest request_of(const PairOptions& options, discovery::NamedKind kind) {
+channel::ChannelOptions channel_options(const PairOptions& options) {
   using channel::Ending;
-  endpoint::ChannelRequest made{.kind = kind, .allow_pickle = options.allow_pickle, .exist_ok = options.exist_ok};
-  made.options = {.capacity = options.capacity, .max_bytes = options.max_bytes};
-  made.options.max_unacked = options.max_unacked;
-  made.options.max_attempts = options.max_attempts;
-  made.options.portable = options.portable;
-  made.options.ending =
-      value_of("on_peer_death", options.on_peer_death, {Ending::kRaise, Ending::kWait, Ending::kEach});
-  made.options.keep_open = value_of("keep_open", KeepOpen::Value{options.keep_open},
-                                    {channel::KeepOpen::kNo, channel::KeepOpen::kReceivers, channel::KeepOpen::kBoth});
-  made.options.drop_oldest = value_of("on_full", options.on_full, {false, true});
-  if (!options.name.empty()) made.name = options.name;
+  channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
+  made.max_unacked = options.max_unacked;
+  made.max_attempts = options.max_attempts;
+  made.portable = options.portable;
+  made.ending = value_of("on_peer_death", options.on_peer_death, {Ending::kRaise, Ending::kWait, Ending::kEach});
+  made.keep_open = value_of("keep_open", KeepOpen::Value{options.keep_open},
+                            {channel::KeepOpen::kNo, channel::KeepOpen::kReceivers, channel::KeepOpen::kBoth});
+  made.drop_oldest = value_of("on_full", options.on_full, {false, true});
   return made;
 }
 
@@ -194,19 +191,10 @@ endpoint::ChannelRequest request_of(const PairOptions& options, discovery::Named
 
 std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(
     const PairOptions& options, discovery::NamedKind kind) try {
-  if (options.arena && ArenaState::of(*options.arena) == nullptr) throw BadResult(no_arena());
-  endpoint::ChannelRequest request = request_of(options, kind);
-  std::shared_ptr<ArenaState> arena;
-  // A process that opens a name can access its whole arena. So the arena of a named channel has no other channels,
-  // unless the caller passed it.
-  if (options.arena || !request.name) {
-    arena = ArenaState::of(options.arena ? *options.arena : Arena::shared().value());
-    request.arena = arena->arena;
-  }
-  const endpoint::KnownChannel made = endpoint::make_channel(request).value();
-  if (arena == nullptr) arena = ArenaState::for_arena(made.channel->arena());
-  auto sending = join(arena, made.channel, End::kSending, made.name).value();
-  return {std::move(sending), join(arena, made.channel, End::kReceiving, made.name).value()};
+  const auto made = endpoint::make_channel(request_of(options, kind), channel_options(options)).value();
+  const auto arena = ArenaState::for_arena(made.object->arena());
+  auto sending = join(arena, made.object, End::kSending, made.name).value();
+  return {std::move(sending), join(arena, made.object, End::kReceiving, made.name).value()};
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }

@@ -25,37 +25,6 @@ Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, mem
   return item;
 }
 
-std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name) {
-  if (!arena && !name.empty()) return memory::Arena::create({}).value();
-  const std::shared_ptr<ArenaState> state = ArenaState::of(arena ? *arena : Arena::shared().value());
-  if (state == nullptr) throw BadResult(no_arena());
-  return state->arena;
-}
-
-Result<std::shared_ptr<endpoint::Name>> name_for(const std::string& name, discovery::NamedKind kind,
-                                                 const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block) {
-  if (name.empty()) return std::shared_ptr<endpoint::Name>();
-  discovery::NamedThing thing{.kind = kind, .arena = arena};
-  thing.block = memory::pack(block);
-  return endpoint::create_name(name, thing);
-}
-
-void check_named(const std::string& name, bool exist_ok) {
-  if (exist_ok && name.empty()) throw BadResult(Error{Code::kInvalid, "exist_ok requires a name"});
-}
-
-Status check_known(const std::string& name, const std::optional<Arena>& asked,
-                   const std::shared_ptr<memory::Arena>& arena, Status same) {
-  const std::string about = "the name \"" + name + "\": ";
-  const std::shared_ptr<ArenaState> state = asked ? ArenaState::of(*asked) : nullptr;
-  if (asked && state == nullptr) return no_arena();
-  if (state != nullptr && state->arena != arena) {
-    return Error{Code::kInvalid, about + "it belongs to an object in another arena than the one given"};
-  }
-  if (!same) same = Error{same.code(), about + same.error().message};
-  return same;
-}
-
 Result<Found> find_handle(std::span<const std::byte> bytes) {
   auto handle = discovery::decode(bytes);
   if (!handle) return std::move(handle).error();
@@ -68,14 +37,6 @@ Result<Found> find_handle(const std::string& text) {
   auto bytes = handle_bytes(text);
   if (!bytes) return std::move(bytes).error();
   return find_handle(*bytes);
-}
-
-Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what, const Timeout& timeout) {
-  auto known = endpoint::open_name(name, timeout);
-  if (!known) return std::move(known).error();
-  const discovery::NamedThing& thing = (*known)->thing();
-  if (thing.kind == kind) return Found{thing.arena, memory::unpack(thing.block), std::move(*known)};
-  return Error{Code::kInvalid, "the name " + name + " belongs to an object that is not a " + what};
 }
 
 Result<Found> find_item(const Item& item, std::string_view name, const char* what) {

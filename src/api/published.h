@@ -108,18 +108,7 @@ class OfferedLease {
   bool is_made_ = false;
 };
 
-// Returns the arena for a new object: the given one, a new one for a name, or that of the process. Throws BadResult.
-std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name);
-// Registers the name, or returns null for an empty one.
-Result<std::shared_ptr<endpoint::Name>> name_for(const std::string& name, discovery::NamedKind kind,
-                                                 const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block);
-// Throws BadResult if exist_ok is set without a name.
-void check_named(const std::string& name, bool exist_ok);
-// Checks an existing object: kInvalid unless it is in the requested arena, if any, and `same` is ok.
-Status check_known(const std::string& name, const std::optional<Arena>& asked,
-                   const std::shared_ptr<memory::Arena>& arena, Status same);
-
-// The object that a handle or a name leads to. After find_handle() it is in transit until note_arrival().
+// The object that a handle leads to. After find_handle() it is in transit until note_arrival().
 struct Found {
   std::shared_ptr<memory::Arena> arena;
   memory::BlockRef block;
@@ -130,24 +119,6 @@ struct Found {
 };
 Result<Found> find_handle(std::span<const std::byte> handle);
 Result<Found> find_handle(const std::string& text);
-// Returns kInvalid if the name belongs to an object of another kind. `what` names the kind in errors.
-Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what,
-                        const Timeout& timeout = std::chrono::nanoseconds(0));
-// Opens the object that `options.name` names, for make_...() with exist_ok. Returns kInvalid if it is of another kind
-// or in another arena than the options ask for, and any error of check(object).
-template <class Part, class Options, class Check>
-Result<std::pair<std::shared_ptr<Part>, std::shared_ptr<endpoint::Name>>> open_known(const Options& options,
-                                                                                     discovery::NamedKind kind,
-                                                                                     const char* what,
-                                                                                     const Check& check) {
-  auto found = find_name(options.name, kind, what);
-  if (!found) return std::move(found).error();
-  auto part = Part::open(found->arena, found->block, platform::WaitContext{});
-  if (!part) return std::move(part).error();
-  Status same = check_known(options.name, options.arena, found->arena, check(**part));
-  if (!same) return std::move(same).error();
-  return std::pair(std::move(*part), std::move(found->name));
-}
 
 // Opens and makes objects of the public class Handle. `State::wrap(part, name)` makes the handle.
 template <class State, class Part, class Handle>
@@ -159,26 +130,21 @@ struct Openable {
     found->note_arrival();
     return State::wrap(std::move(*part), std::move(found->name));
   }
-  // Makes a new object with `terms`. With exist_ok, opens the object of that name if there is one. Throws BadResult.
-  template <class Options, class Terms>
-  static Handle make(const Options& options, discovery::NamedKind kind, const char* what, const Terms& terms) try {
-    check_named(options.name, options.exist_ok);
-    const auto open_named = [&]() -> Result<Handle> {
-      auto known = open_known<Part>(options, kind, what, [&](const Part& it) { return it.check_options(terms); });
-      if (!known) return std::move(known).error();
-      return State::wrap(std::move(known->first), std::move(known->second));
-    };
-    const auto make_new = [&]() -> Result<Handle> {
-      const auto arena = home_for(options.arena, options.name);
-      auto part = Part::create(arena, terms, platform::WaitContext{});
-      if (!part) return std::move(part).error();
-      auto name = name_for(options.name, kind, arena, (*part)->block());
-      if (!name) return std::move(name).error();
-      return State::wrap(std::move(*part), std::move(*name));
-    };
-    return endpoint::open_or_make(options.exist_ok, open_named, make_new).value();
-  } catch (const std::bad_alloc&) {
-    throw BadResult(out_of_memory());
+  static Result<Handle> open_named(const std::string& name, discovery::NamedKind kind, const Timeout& timeout) {
+    return or_out_of_memory([&] { return wrapped(endpoint::open_object<Part>(name, kind, timeout)); });
+  }
+  // Makes a new object with `options`. With exist_ok, opens the object of that name if there is one. Throws BadResult.
+  template <class... Options>
+  static Handle make(const endpoint::ObjectRequest& request, const Options&... options) {
+    return or_out_of_memory(
+               [&] { return wrapped(endpoint::make_object<Part>(request, platform::WaitContext{}, options...)); })
+        .value();
+  }
+
+ private:
+  static Result<Handle> wrapped(Result<endpoint::Known<Part>> known) {
+    if (!known) return std::move(known).error();
+    return State::wrap(std::move(known->object), std::move(known->name));
   }
 };
 // Finds the object of the Python class `name` in a message from Python. `what` names it in errors.

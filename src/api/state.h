@@ -15,7 +15,7 @@
 #include "channel/channel.h"
 #include "discovery/handle.h"
 #include "endpoint/loan.h"
-#include "endpoint/names.h"
+#include "endpoint/shared_objects.h"
 #include "endpoint/until.h"
 #include "memory/arena.h"
 #include "platform/fork.h"
@@ -101,6 +101,29 @@ struct ArenaState {
   platform::ForkSafeMutex mutex;
   std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // By first byte.
 };
+
+// Returns the name in an option, for which an empty text means no name.
+inline std::optional<std::string> name_in(const std::string& option) {
+  return option.empty() ? std::nullopt : std::optional(option);
+}
+
+// Returns the request for an object of a kind with these options. Throws BadResult.
+template <class Options>
+endpoint::ObjectRequest request_of(const Options& options, discovery::NamedKind kind) try {
+  endpoint::ObjectRequest request{.kind = kind, .name = name_in(options.name)};
+  request.allow_pickle = options.allow_pickle;
+  request.exist_ok = options.exist_ok;
+  // A process that opens a name can access its whole arena. So the arena of a named object has no other objects, unless
+  // the caller passed it.
+  if (options.arena || !request.name) {
+    const auto arena = ArenaState::of(options.arena ? *options.arena : Arena::shared().value());
+    if (arena == nullptr) throw BadResult(no_arena());
+    request.arena = arena->arena;
+  }
+  return request;
+} catch (const std::bad_alloc&) {
+  throw BadResult(out_of_memory());
+}
 
 // Holds an error for the next call, because the items received before it had to be returned first.
 class Deferred {

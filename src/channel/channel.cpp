@@ -44,18 +44,14 @@ const char* word_of(KeepOpen keep_open) noexcept {
   return "unknown (the channel is damaged)";
 }
 
-// Longest wait while a channel is created. It waits only for locks, and for memory that other processes are about to
-// free. That takes longer only if a word of the arena is damaged, or if the lock's owner is stopped.
-constexpr std::int64_t kMaxCreateNs = 10'000'000'000;
-
 std::uint64_t first_slots(std::uint64_t capacity) noexcept {
   return capacity == 0 ? kFirstSlots : std::min(kFirstSlots, std::bit_ceil(capacity));
 }
 
 }  // namespace
 
-Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options) {
-  const WaitContext wait{Deadline::after_ns(kMaxCreateNs)};
+Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options,
+                                                 const WaitContext& wait) {
   if (options.max_attempts > kMaxAttempts) {
     return Error{Code::kInvalid, "max_attempts is " + std::to_string(options.max_attempts) + "; it must be at most " +
                                      std::to_string(kMaxAttempts)};

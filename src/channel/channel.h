@@ -62,7 +62,12 @@ struct ChannelStats {
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
-  static Result<std::shared_ptr<Channel>> create(std::shared_ptr<Arena> arena, const ChannelOptions& options);
+  // Longest wait of create() by default. It waits only for locks, and for memory that other processes are about to
+  // free. That takes longer only if a word of the arena is damaged, or if the lock's owner is stopped.
+  static constexpr std::int64_t kMaxCreateNs = 10'000'000'000;
+  static Result<std::shared_ptr<Channel>> create(std::shared_ptr<Arena> arena, const ChannelOptions& options,
+                                                 const WaitContext& wait = {
+                                                     platform::Deadline::after_ns(kMaxCreateNs)});
   // Opens the channel that a handle names. kNotFound if it no longer exists, kIncompatible if the block is not a
   // channel.
   static Result<std::shared_ptr<Channel>> open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait);

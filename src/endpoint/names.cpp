@@ -13,6 +13,7 @@
 
 namespace shmtree::endpoint {
 
+using discovery::NamedKind;
 using discovery::NamedThing;
 using discovery::NameInTransit;
 using memory::Arena;
@@ -162,6 +163,26 @@ Result<std::shared_ptr<Name>> open_name(const std::string& name, std::optional<s
                                         platform::WaitHooks* hooks) {
   Names::of_process().sweep_in_transit();
   return remembered(Name::open(name, timeout, hooks));
+}
+
+Result<std::shared_ptr<Name>> open_known(const std::string& name, NamedKind kind,
+                                         std::optional<std::chrono::nanoseconds> timeout, platform::WaitHooks* hooks) {
+  auto known = open_name(name, timeout, hooks);
+  if (!known || (*known)->thing().kind == kind) return known;
+  return Error{Code::kInvalid, "the name \"" + name + "\" belongs to " + in_sentence((*known)->thing().kind)};
+}
+
+const char* in_sentence(NamedKind kind) noexcept {
+  switch (kind) {
+    case NamedKind::kArena: return "an arena";
+    case NamedKind::kChannel: return "a channel";
+    case NamedKind::kArray: return "an array";
+    case NamedKind::kQueue: return "a queue";
+    case NamedKind::kReplay: return "a replay buffer";
+    case NamedKind::kLatest: return "a Latest";
+    case NamedKind::kBroadcast: return "a Broadcast";
+  }
+  return "another kind of object";
 }
 
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<Arena>& arena, UniqueFd part) {

@@ -22,6 +22,12 @@ Result<std::shared_ptr<Name>> create_name(const std::string& name, const discove
 Result<std::shared_ptr<Name>> open_name(const std::string& name,
                                         std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
                                         platform::WaitHooks* hooks = nullptr);
+// Does the same. Returns kInvalid if the name belongs to an object of another kind.
+Result<std::shared_ptr<Name>> open_known(const std::string& name, discovery::NamedKind kind,
+                                         std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
+                                         platform::WaitHooks* hooks = nullptr);
+// Returns the kind with its article, for an error message.
+const char* in_sentence(discovery::NamedKind kind) noexcept;
 // Returns open() if `exist_ok` is set and the name exists; otherwise make(), which makes the name. If several processes
 // call this at once, one makes the object and the others open it.
 template <class Open, class Make>

@@ -1,15 +1,11 @@
 // _core.BroadcastBase and its Ring: publishes messages that each subscriber receives.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "bindings/bind.h"
-#include "bindings/cpython/options.h"
-#include "bindings/cpython/unwrap.h"
 #include "bindings/endpoint/frames.h"
+#include "bindings/endpoint/make_object.h"
 #include "bindings/endpoint/outgoing_object.h"
 #include "bindings/endpoint/put_methods.h"
 #include "bindings/endpoint/stalled_wait.h"
@@ -214,6 +210,20 @@ PyObject* get_ring(PyObject* self, void*) {
       self, [](Publisher& publisher) { return new_reference_from([&] { return py::cast(publisher.ring()); }); });
 }
 
+py::tuple make_broadcast(py::handle capacity, py::handle max_bytes, py::handle history, std::optional<std::string> name,
+                         std::shared_ptr<Arena> arena, py::handle allow_pickle, py::handle on_peer_death,
+                         py::handle keep_open, py::handle exist_ok) {
+  const auto request =
+      object_request(discovery::NamedKind::kBroadcast, std::move(name), std::move(arena), allow_pickle, exist_ok);
+  broadcast::Options options{.allow_pickle = request.allows_pickle()};
+  check(parse_natural(capacity.ptr(), "capacity", &options.capacity));
+  check(parse_limit(max_bytes.ptr(), "max_bytes", &options.max_bytes));
+  check(parse_natural(history.ptr(), "history", &options.history));
+  const bool keeps_open = chosen(one_of_keep_open(keep_open.ptr()), {false, true, true});
+  options.waits = chosen(one_of(on_peer_death.ptr(), "on_peer_death", {"raise", "wait"}), {keeps_open, true});
+  return make_published<Ring>(request, options);
+}
+
 constexpr bool (Ring::*kHasSpace)() noexcept = &Ring::has_space;
 
 const PyMethodDef kBroadcastMethods[] = {
@@ -240,15 +250,6 @@ const PyGetSetDef kBroadcastAttributes[] = {
 void bind_ring(py::module_& module) {
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", plain_class())
       .def_static(
-          "create",
-          [](std::shared_ptr<Arena> arena, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
-             bool allow_pickle, bool waits) {
-            GilHooks hooks;
-            broadcast::Options options{capacity, history, max_bytes, allow_pickle, waits};
-            return unwrap(Ring::create(std::move(arena), options, {Deadline(), &hooks}));
-          },
-          "arena"_a, "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
-      .def_static(
           "open",
           [](const std::shared_ptr<Arena>& arena, std::uint64_t block) {
             GilHooks hooks;
@@ -257,14 +258,10 @@ void bind_ring(py::module_& module) {
           "arena"_a, "block"_a)
       .def_property_readonly("arena", [](const Ring& ring) { return ring.arena(); })
       .def_property_readonly("block", [](const Ring& ring) { return memory::pack(ring.block()); })
-      .def(
-          "check_options",
-          [](const Ring& ring, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
-             bool allow_pickle, bool waits) {
-            unwrap(ring.check_options({capacity, history, max_bytes, allow_pickle, waits}));
-          },
-          "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
       .def("progress", &progress_of);
+  module.def("make_broadcast", &make_broadcast, "capacity"_a = 8, "max_bytes"_a = py::none(), "history"_a = 0,
+             "name"_a = py::none(), "arena"_a = py::none(), "allow_pickle"_a = py::none(), "on_peer_death"_a = "raise",
+             "keep_open"_a = false, "exist_ok"_a = false);
 }
 
 bool init_broadcast(PyObject* module) {

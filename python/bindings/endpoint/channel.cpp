@@ -1,8 +1,6 @@
 // _core.Channel: the parts of a channel that belong to neither end, and one-time settings of the module.
 #include "channel/channel.h"
 
-#include <pybind11/stl.h>
-
 #include "bindings/bind.h"
 #include "bindings/codec/portable.h"
 #include "bindings/cpython/gil.h"
@@ -10,6 +8,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/endpoint.h"
+#include "bindings/endpoint/make_object.h"
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/stalled_wait.h"
 #include "bindings/objects/deaths.h"
@@ -52,10 +51,8 @@ py::tuple make_channel(const std::string& kind, py::handle capacity, py::handle 
                        py::handle on_peer_death, py::handle portable, py::handle exist_ok, py::handle max_unacked,
                        py::handle max_attempts, py::handle on_full, py::handle keep_open) {
   using channel::Ending, channel::KeepOpen;
-  endpoint::ChannelRequest request{.name = std::move(name), .arena = std::move(arena)};
-  channel::ChannelOptions& options = request.options;
+  channel::ChannelOptions options;
   if (kind == "queue") {
-    request.kind = discovery::NamedKind::kQueue;
     std::int64_t maxsize = 0;
     check(parse_whole(capacity.ptr(), "maxsize", &maxsize));
     options.capacity = maxsize < 0 ? 0 : static_cast<std::uint64_t>(maxsize);
@@ -77,10 +74,10 @@ py::tuple make_channel(const std::string& kind, py::handle capacity, py::handle 
     throw py::value_error("keep_open is False; it must be True or 'both': servers always wait for new clients");
   }
   check(parse_flag(portable.ptr(), &options.portable));
-  check(parse_flag(exist_ok.ptr(), &request.exist_ok));
-  if (!allow_pickle.is_none()) check(parse_flag(allow_pickle.ptr(), &request.allow_pickle.emplace()));
-  endpoint::KnownChannel made = unwrap(without_gil([&] { return endpoint::make_channel(request); }));
-  return py::make_tuple(std::move(made.channel), std::move(made.name));
+  const auto named_kind = kind == "queue" ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel;
+  const auto request = object_request(named_kind, std::move(name), std::move(arena), allow_pickle, exist_ok);
+  auto made = unwrap(without_gil([&] { return endpoint::make_channel(request, options); }));
+  return py::make_tuple(std::move(made.object), std::move(made.name));
 }
 
 std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t block) {

@@ -1,15 +1,12 @@
 // _core.LatestBase: publishes and reads the newest version of a value.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-
 #include <memory>
 #include <utility>
 
 #include "bindings/bind.h"
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/guarded.h"
-#include "bindings/cpython/options.h"
 #include "bindings/endpoint/frames.h"
+#include "bindings/endpoint/make_object.h"
 #include "bindings/endpoint/outgoing_object.h"
 #include "bindings/endpoint/ring_end.h"
 #include "bindings/objects/frame.h"
@@ -170,6 +167,15 @@ PyObject* get_store(PyObject* self, void*) {
   return store ? new_reference_from([&] { return py::cast(store); }) : nullptr;
 }
 
+py::tuple make_latest(py::handle history, std::optional<std::string> name, std::shared_ptr<Arena> arena,
+                      py::handle allow_pickle, py::handle exist_ok) {
+  const auto request =
+      object_request(discovery::NamedKind::kLatest, std::move(name), std::move(arena), allow_pickle, exist_ok);
+  latest::Options options{.allow_pickle = request.allows_pickle()};
+  check(parse_natural(history.ptr(), "history", &options.history));
+  return make_published<Store>(request, options);
+}
+
 const PyMethodDef kLatestMethods[] = {
     {"publish", as_method<publish>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"get", as_method<get_version>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
@@ -193,13 +199,6 @@ const PyGetSetDef kLatestAttributes[] = {
 void bind_latest_store(py::module_& module) {
   py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", plain_class())
       .def_static(
-          "create",
-          [](std::shared_ptr<Arena> arena, std::uint64_t history, bool allow_pickle) {
-            GilHooks hooks;
-            return unwrap(Store::create(std::move(arena), {history, allow_pickle}, {Deadline(), &hooks}));
-          },
-          "arena"_a, "history"_a, "allow_pickle"_a)
-      .def_static(
           "open",
           [](const std::shared_ptr<Arena>& arena, std::uint64_t block) {
             GilHooks hooks;
@@ -208,13 +207,9 @@ void bind_latest_store(py::module_& module) {
           "arena"_a, "block"_a)
       .def_property_readonly("arena", [](const Store& store) { return store.arena(); })
       .def_property_readonly("block", [](const Store& store) { return memory::pack(store.block()); })
-      .def(
-          "check_options",
-          [](const Store& store, std::uint64_t history, bool allow_pickle) {
-            unwrap(store.check_options({history, allow_pickle}));
-          },
-          "history"_a, "allow_pickle"_a)
       .def("progress", [](const Store& store) { return progress_of(*store.ring()); });
+  module.def("make_latest", &make_latest, "history"_a = 0, "name"_a = py::none(), "arena"_a = py::none(),
+             "allow_pickle"_a = py::none(), "exist_ok"_a = false);
 }
 
 bool init_latest(PyObject* module) {

@@ -31,11 +31,14 @@ std::shared_ptr<Name> create_name(const std::string& name, int kind, std::shared
   return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
 }
 
-// `timeout` is in seconds; None blocks indefinitely.
-std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout) {
+// `timeout` is in seconds; None blocks indefinitely. `kind` is that of the object; None accepts every kind.
+std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout, std::optional<int> kind) {
   std::optional<std::chrono::nanoseconds> wait;
   if (!parse_timeout(timeout.ptr(), &wait)) throw py::error_already_set();
-  return unwrap(with_hooks(true, [&](platform::WaitHooks& hooks) { return endpoint::open_name(name, wait, &hooks); }));
+  return unwrap(with_hooks(true, [&](platform::WaitHooks& hooks) {
+    return kind ? endpoint::open_known(name, static_cast<NamedKind>(*kind), wait, &hooks)
+                : endpoint::open_name(name, wait, &hooks);
+  }));
 }
 
 }  // namespace
@@ -43,7 +46,7 @@ std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout) {
 void bind_names(py::module_& module) {
   py::class_<Name, std::shared_ptr<Name>>(module, "Name", plain_class())
       .def_static("create", &create_name, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
-      .def_static("open", &open_name, "name"_a, "timeout"_a)
+      .def_static("open", &open_name, "name"_a, "timeout"_a, "kind"_a = py::none())
       .def_static(
           "join",
           [](const std::string& path, const std::shared_ptr<Arena>& arena, int part) {
@@ -55,6 +58,8 @@ void bind_names(py::module_& module) {
       .def("part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); })
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
+      .def_property_readonly("kind_in_sentence",
+                             [](const Name& name) { return endpoint::in_sentence(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })
       .def_property_readonly("block", [](const Name& name) { return name.thing().block; })
       .def_property_readonly("note", [](const Name& name) { return py::bytes(name.thing().note); });

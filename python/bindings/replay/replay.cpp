@@ -280,8 +280,8 @@ void bind_replay(py::module_& module) {
           },
           "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
       .def_property_readonly("spec", [](const Replay& self) { return self.buffer->spec(); })
-      .def_property_readonly("arena", [](const Replay& self) { return self.buffer->store()->arena(); })
-      .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->store()->block()); })
+      .def_property_readonly("arena", [](const Replay& self) { return self.buffer->arena(); })
+      .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->block()); })
       .def_property_readonly("capacity", [](const Replay& self) { return self.buffer->store()->shape().capacity; })
       .def_property_readonly("chunk", [](const Replay& self) { return self.buffer->store()->shape().rows_per_chunk; })
       .def_property_readonly("row_bytes", [](const Replay& self) { return self.buffer->row_bytes(); })

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .. import _core
 from .._process import arenas, handles, names
-from .._process.names import ARENA, open_known
+from .._process.names import ARENA, open_name
 from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
@@ -90,7 +90,7 @@ class Arena:
             return made, names.create_name(name, ARENA, made) if name is not None else None
 
         def known(name: str) -> tuple[_core.Arena, _core.Name | None]:
-            found = open_known(name, ARENA)
+            found = open_name(name, ARENA)
             is_asked = max_bytes is None or found.arena.max_bytes == max_bytes
             if not is_asked:
                 text = f"an arena with other options: max_bytes {found.arena.max_bytes}, not {max_bytes}"
@@ -132,7 +132,7 @@ class Arena:
             FileNotFoundError: There is no such name and `timeout` is 0.
             TimeoutError: There is still no such name after `timeout` seconds.
         """
-        known = names.open_name(name, timeout)
+        known = open_name(name, timeout=timeout)
         return cls._of(known.arena, known)
 
     def _open(self) -> _core.Arena:
@@ -303,11 +303,6 @@ def default_arena() -> Arena:
     Each process has its own default arena. A forked child makes a new one.
     """
     return Arena._of(arenas.default_arena(), None)
-
-
-def home_for(name: str | None) -> _core.Arena:
-    """Returns the arena for a new object: a new one if the object has a name, otherwise the process's default arena."""
-    return arenas.default_arena() if name is None else _core.Arena.create(0, 0, False)
 
 
 def _open_arena(cls: type[Arena], handle: bytes, inheritance: Any) -> Arena:

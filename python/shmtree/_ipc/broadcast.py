@@ -12,8 +12,7 @@ from .._process import handles
 from .._process.names import BROADCAST
 from .._public import made_by
 from .arena import Arena
-from .arguments import limit, natural, one_of, whole
-from .channel import KeepOpen, checked_keep_open
+from .channel import KeepOpen, home_of
 from .ends import ReceivingEnd, shown
 from .item_type import T
 from .publisher import Published
@@ -84,14 +83,8 @@ class Broadcast(Published, _core.BroadcastBase[T]):
         keep_open: KeepOpen = False,
         exist_ok: bool = False,
     ) -> None:
-        if whole("capacity", capacity) < 1:
-            raise ValueError(f"capacity is {capacity}; it must be at least 1")
-        natural("history", history)
-        keeps = checked_keep_open(keep_open) is not False
-        waits = one_of("on_peer_death", on_peer_death, "raise", "wait") == "wait" or keeps
-        allow = name is None if allow_pickle is None else bool(allow_pickle)
-        terms = (capacity, history, limit("max_bytes", max_bytes), allow, waits)
-        self._create(name, arena, exist_ok, allow, *terms)
+        options = capacity, max_bytes, history, name, home_of(arena, name), allow_pickle
+        self._attach(*_core.make_broadcast(*options, on_peer_death, keep_open, exist_ok))
 
     def subscribe(
         self,

@@ -10,7 +10,7 @@ from .._codec import tensors
 from .._process import arenas, handles, names, spawn
 from .._public import made_by
 from . import waiting
-from .arguments import core_of, one_of
+from .arguments import core_of
 from .ends import End, PublishingEnd, ReceivingEnd, shown
 from .item_type import T
 from .stats import ChannelStats
@@ -185,13 +185,6 @@ class Receiver(_core.ReceiverBase[T], ReceivingEnd[T], ChannelEnd):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, True)
-
-
-def checked_keep_open(keep_open: KeepOpen) -> KeepOpen:
-    if isinstance(keep_open, str):
-        one_of("keep_open", keep_open, False, True, "both")
-        return "both"
-    return bool(keep_open)
 
 
 class ChannelOptions(TypedDict, total=False):

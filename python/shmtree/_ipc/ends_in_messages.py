@@ -210,11 +210,11 @@ def _register_published(cls: type[_P], gone: Callable[[], _P]) -> None:
 
 
 def _empty_latest() -> Latest:
-    return Latest._of(_core.LatestStore.create(arenas.default_arena(), 0, False), False, None)
+    return Latest._of(*_core.make_latest(arena=arenas.default_arena(), allow_pickle=False))
 
 
 def _empty_broadcast() -> Broadcast:
-    return Broadcast._of(_core.Ring.create(arenas.default_arena(), 1, 0, 0, False, False), False, None)
+    return Broadcast._of(*_core.make_broadcast(1, arena=arenas.default_arena(), allow_pickle=False))
 
 
 def _flatten_subscriber(subscriber: Subscriber) -> object:

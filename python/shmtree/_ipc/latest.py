@@ -9,6 +9,7 @@ from .. import _core
 from .._process.names import LATEST
 from .arena import Arena
 from .arguments import natural
+from .channel import home_of
 from .ends import shown
 from .item_type import T
 from .publisher import Published
@@ -65,9 +66,7 @@ class Latest(Published, _core.LatestBase[T]):
         allow_pickle: bool | None = None,
         exist_ok: bool = False,
     ) -> None:
-        natural("history", history)
-        allow = name is None if allow_pickle is None else bool(allow_pickle)
-        self._create(name, arena, exist_ok, allow, history, allow)
+        self._attach(*_core.make_latest(history, name, home_of(arena, name), allow_pickle, exist_ok))
 
     async def get_async(
         self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .. import _core
-from .._process.names import CHANNEL, KINDS, open_known
+from .._process.names import CHANNEL, KINDS, open_name
 from .._public import made_by
 from .channel import KeepOpen, OnFull, OnPeerDeath, Receiver, Sender, ends_of, home_of
 from .item_type import T
@@ -108,7 +108,7 @@ def open_sender(name: str, *, allow_pickle: bool | None = None, timeout: float |
         shmtree.create_pair(name="samples")          # in one process, which keeps the ends
         sender = shmtree.open_sender("samples", timeout=10)  # in another
     """
-    return _open_end(Sender, open_known(name, CHANNEL, timeout), allow_pickle)
+    return _open_end(Sender, open_name(name, CHANNEL, timeout), allow_pickle)
 
 
 def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Receiver:
@@ -125,7 +125,7 @@ def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float
         TimeoutError: There is still no such name after `timeout` seconds.
         ValueError: The name belongs to something other than a channel.
     """
-    return _open_end(Receiver, open_known(name, CHANNEL, timeout), allow_pickle)
+    return _open_end(Receiver, open_name(name, CHANNEL, timeout), allow_pickle)
 
 
 @made_by("shmtree.list_names()")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _core
-from .._process import handles, names
-from .._process.names import open_known
-from .arena import Arena, home_for
-from .arguments import core_of
+from .._process import handles
+from .._process.names import open_name
+from .arena import Arena
 from .ends import PublishingEnd
 
 if TYPE_CHECKING:
@@ -56,29 +55,8 @@ class Published(PublishingEnd):
             TimeoutError: There is still no such name after `timeout` seconds.
             ValueError: The name belongs to something else.
         """
-        known = open_known(name, cls._KIND, timeout)
+        known = open_name(name, cls._KIND, timeout)
         return cls._opened(known.arena, known.block, known, allow_pickle)
-
-    def _create(self, name: str | None, arena: Arena | None, exist_ok: bool, allow: bool, *terms: Any) -> None:
-        """Makes a shared object with `terms`, or opens the one of that name if `exist_ok` allows it."""
-        given = core_of(arena)
-
-        def make() -> tuple[Any, _core.Name | None]:
-            shared = self._SHARED.create(given or home_for(name), *terms)
-            if name is None:
-                return shared, None
-            return shared, names.create_name(name, self._KIND, shared.arena, shared.block)
-
-        def known(name: str) -> tuple[Any, _core.Name | None]:
-            found = open_known(name, self._KIND)
-            shared = self._SHARED.open(found.arena, found.block)
-            names.check_known(name, found.arena, given, lambda: shared.check_options(*terms))
-            return shared, found
-
-        if name is not None:
-            names.check_name(name)
-        shared, found = names.open_or_make(name, exist_ok, known, make)
-        self._attach(shared, allow, found)
 
     @property
     def arena(self) -> Arena:

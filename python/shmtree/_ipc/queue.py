@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import _core
 from .._process import arenas, handles
-from .._process.names import QUEUE, open_known
+from .._process.names import QUEUE, open_name
 from . import waiting
 from .channel import ChannelEnd, ChannelOptions, Rates, home_of
 from .ends import ReceivingEnd
@@ -81,7 +81,7 @@ class BaseQueue(_core.QueueBase[_T], ReceivingEnd[_T], ChannelEnd):
             TimeoutError: There is still no such name after `timeout` seconds.
             ValueError: The name belongs to something other than a queue.
         """
-        known = open_known(name, QUEUE, timeout)
+        known = open_name(name, QUEUE, timeout)
         self = cls.__new__(cls)
         self._become(_core.Channel.open(known.arena, known.block), known, bool(allow_pickle))
         return self

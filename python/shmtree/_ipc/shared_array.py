@@ -11,7 +11,7 @@ import numpy as np
 from .. import _core
 from .._codec import tensors
 from .._process import handles, names
-from .._process.names import ARRAY, open_known
+from .._process.names import ARRAY, open_name
 from .._public import made_by
 from . import arrays
 
@@ -232,7 +232,7 @@ class SharedArray:
             FileNotFoundError: There is no such name and `timeout` is 0.
             TimeoutError: There is still no such name after `timeout` seconds.
         """
-        known = open_known(name, ARRAY, timeout)
+        known = open_name(name, ARRAY, timeout)
         note = json.loads(known.note)
         array = known.arena.open_array(known.block, tuple(note["shape"]), _dtype_of(note["dtype"]), "C")
         return cls._of(known.arena, array, known, note.get("torch"))

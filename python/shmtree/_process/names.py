@@ -23,22 +23,6 @@ KINDS = {
     LATEST: "latest",
     BROADCAST: "broadcast",
 }
-_IN_SENTENCES = {
-    ARENA: "an arena",
-    CHANNEL: "a channel",
-    ARRAY: "an array",
-    QUEUE: "a queue",
-    REPLAY: "a replay buffer",
-    LATEST: "a Latest",
-    BROADCAST: "a Broadcast",
-}
-
-
-def in_sentence(kind: int) -> str:
-    """Returns the kind with its article, for an error message."""
-    return _IN_SENTENCES.get(kind, "another kind of object")
-
-
 # The last process that has a name may exit between our attempt to open it and our attempt to make it.
 _MAX_TURNS = 16
 
@@ -63,26 +47,19 @@ def check_free(name: str) -> None:
     """Raises FileExistsError if an object has the name. Other processes can still take the name afterwards."""
     with contextlib.suppress(FileNotFoundError):
         known = open_name(name)
-        raise FileExistsError(f'the name "{name}" belongs to {in_sentence(known.kind)}; choose another name')
+        raise FileExistsError(f'the name "{name}" belongs to {known.kind_in_sentence}; choose another name')
 
 
-def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
+def open_name(name: str, kind: int | None = None, timeout: float | None = 0.0) -> _core.Name:
     """Opens a name.
 
-    Raises FileNotFoundError if there is none, or TimeoutError after `timeout` seconds (None: never).
+    Raises FileNotFoundError if there is none, or TimeoutError after `timeout` seconds (None: never). Raises ValueError
+    if the name belongs to another kind of object than `kind`.
     """
     check_name(name)
     _core.note_process_name()
     spawn.sweep()
-    return _core.Name.open(name, timeout)
-
-
-def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
-    """Opens a name of that kind, like `open_name`. Raises ValueError if the name belongs to another kind of object."""
-    known = open_name(name, timeout)
-    if known.kind != kind:
-        raise ValueError(f'the name "{name}" belongs to {in_sentence(known.kind)}')
-    return known
+    return _core.Name.open(name, timeout, kind)
 
 
 def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], make: Callable[[], _T]) -> _T:

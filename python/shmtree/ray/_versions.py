@@ -109,7 +109,7 @@ def _publish(mirror: Latest, version: int, batch: _frames.Batch) -> bool:
 
 
 def _new_latest() -> tuple[bytes, Latest]:
-    store = _core.LatestStore.create(arenas.default_arena(), 0, True)
+    store, *_ = _core.make_latest(arena=arenas.default_arena())
     handle = _core.make_handle(store.arena, store.block)
     return handle, _handles.open_latest(handle, quietly=True)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from .. import _core
 from .._ipc.broadcast import Broadcast, Subscriber
 from .._ipc.latest import Latest
-from .._process.names import BROADCAST, CHANNEL, KINDS, LATEST, QUEUE, in_sentence, open_name
+from .._process.names import BROADCAST, CHANNEL, KINDS, LATEST, QUEUE, open_name
 from ..errors import ChannelClosed, CorruptMessage, OutOfSharedMemory, PeerDied
 from ._mcap import Writer
 
@@ -145,7 +145,7 @@ def open_source(writer: Writer, name: str) -> Source:
     """Returns a source for the channel of that name. Raises ValueError if the name belongs to anything else."""
     known = open_name(name)
     if known.kind not in (CHANNEL, QUEUE, BROADCAST, LATEST):
-        raise ValueError(f'"{name}" is the name of {in_sentence(known.kind)}, not of a channel')
+        raise ValueError(f'"{name}" is the name of {known.kind_in_sentence}, not of a channel')
     return (Tap if known.kind in (CHANNEL, QUEUE) else Reader)(writer, name, known)
 
 

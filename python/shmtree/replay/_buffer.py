@@ -12,7 +12,7 @@ from .._codec.whole_files import AnyPath
 from .._ipc.arena import Arena
 from .._ipc.arguments import core_of
 from .._process import handles, names
-from .._process.names import REPLAY, open_known
+from .._process.names import REPLAY, open_name
 from ..errors import ChannelClosed
 from . import _endless_waits, _files, _load_arguments, _memory, _options, _rows, _samplers, _sampling, _spec, _writers
 from ._batch import Batch, SequenceBatch
@@ -109,7 +109,7 @@ class ReplayBuffer:
             return core, names.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
 
         def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
-            found = open_known(name, REPLAY)
+            found = open_name(name, REPLAY)
             core = _core.Replay.open(found.arena, found.block, lambda core_spec: _spec.Spec.of(core_spec).nests())
             names.check_known(name, found.arena, home, lambda: _memory.check(core, spec, size, home))
             return core, found
@@ -147,7 +147,7 @@ class ReplayBuffer:
             FileNotFoundError: There is no such name and `timeout` is 0.
             TimeoutError: There is still no such name after `timeout` seconds.
         """
-        known = open_known(name, REPLAY, timeout)
+        known = open_name(name, REPLAY, timeout)
         return cls._opened(known.arena, known.block, known)
 
     @classmethod

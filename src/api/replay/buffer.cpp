@@ -238,8 +238,8 @@ Result<std::string> ReplayBuffer::handle() const {
                        const std::lock_guard guard(state_->mutex);
                        name = state_->name;
                      }
-                     const std::uint64_t block = memory::pack(core->buffer->store()->block());
-                     return api::give_handle(core->buffer->store()->arena(), block, name.get());
+                     const std::uint64_t block = memory::pack(core->buffer->block());
+                     return api::give_handle(core->buffer->arena(), block, name.get());
                    });
 }
 
@@ -284,7 +284,7 @@ Result<ReplayStats> ReplayBuffer::stats() const {
 Result<Arena> ReplayBuffer::arena() const {
   return with_core(state_.get(), api::kReplayBuffer, {}, {},
                    [](const CorePtr& core, const WaitContext&) -> Result<Arena> {
-                     return api::ArenaState::wrap(core->buffer->store()->arena());
+                     return api::ArenaState::wrap(core->buffer->arena());
                    });
 }
 

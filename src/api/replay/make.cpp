@@ -81,10 +81,6 @@ Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const BufferS
   return memory::Arena::create({.max_bytes = *needed + std::max(kMinSpare, *needed / 8)});
 }
 
-Result<std::shared_ptr<endpoint::Name>> replay_name_for(const std::string& name, const Buffer& buffer) {
-  return name_for(name, discovery::NamedKind::kReplay, buffer.store()->arena(), buffer.store()->block());
-}
-
 // Applies the options to the spec of a saved buffer.
 Status change(Spec& spec, const ReplayLoad& how) {
   if (how.sampling) set_samplers(spec, *how.sampling);
@@ -115,34 +111,23 @@ ReplayBuffer make_replay(const ReplayOptions& options) try {
   const Spec spec = api::spec_of(options).value();
   const api::Home home = api::replay_home_for(options.arena).value();
   const BufferSize sizes{api::capacity_of(spec, options, home).value(), options.limits.chunk, options.limits.streams};
-  api::check_named(options.name, options.exist_ok);
-  const auto open = [&]() -> Result<ReplayBuffer> {
-    auto opened = api::open_known<Buffer>(options, discovery::NamedKind::kReplay, "replay buffer",
-                                          [&](const Buffer& found) { return found.check_options(spec, sizes); });
-    if (!opened) return std::move(opened).error();
-    if (options.sampling.seed) opened->first->set_seed(*options.sampling.seed);
-    return ReplayState::wrap(std::move(opened->first), std::move(opened->second));
-  };
-  const auto make = [&]() -> Result<ReplayBuffer> {
-    auto arena = api::arena_for(spec, sizes, home);
-    if (!arena) return std::move(arena).error();
-    auto buffer = Buffer::create(std::move(*arena), spec, sizes, WaitContext{});
-    if (!buffer) return std::move(buffer).error();
-    if (options.sampling.seed) (*buffer)->set_seed(*options.sampling.seed);
-    auto name = api::replay_name_for(options.name, **buffer);
-    if (!name) return std::move(name).error();
-    return ReplayState::wrap(std::move(*buffer), std::move(*name));
-  };
-  return endpoint::open_or_make(options.exist_ok, open, make).value();
+  endpoint::ObjectRequest request{.kind = discovery::NamedKind::kReplay,
+                                  .name = api::name_in(options.name),
+                                  .arena = home.arena,
+                                  .exist_ok = options.exist_ok};
+  request.make_arena = [&] { return api::arena_for(spec, sizes, home); };
+  const auto made = endpoint::make_object<Buffer>(request, WaitContext{}, spec, sizes).value();
+  if (options.sampling.seed) made.object->set_seed(*options.sampling.seed);
+  return ReplayState::wrap(made.object, made.name);
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }
 
 Result<ReplayBuffer> open_replay(const std::string& name, Timeout timeout) {
   return or_out_of_memory([&]() -> Result<ReplayBuffer> {
-    auto found = api::find_name(name, discovery::NamedKind::kReplay, "replay buffer", timeout);
-    if (!found) return std::move(found).error();
-    return ReplayState::open_block(found->arena, memory::pack(found->block), std::move(found->name));
+    auto known = endpoint::open_object<Buffer>(name, discovery::NamedKind::kReplay, timeout);
+    if (!known) return std::move(known).error();
+    return ReplayState::wrap(std::move(known->object), std::move(known->name));
   });
 }
 
@@ -189,7 +174,7 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{},
                                     (*buffer)->spec().samplers, how.progress);
   if (!loaded) return std::move(loaded).error();
-  auto held_name = api::replay_name_for(how.name, **buffer);
+  auto held_name = endpoint::register_object(api::name_in(how.name), discovery::NamedKind::kReplay, **buffer);
   if (!held_name) return std::move(held_name).error();
   return ReplayState::wrap(std::move(*buffer), std::move(*held_name));
 } catch (const std::bad_alloc&) {

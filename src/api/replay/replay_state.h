@@ -26,7 +26,7 @@ inline constexpr const char* kReplayBuffer = "ReplayBuffer";  // Name in errors.
 // A buffer, its paths, and memory for its batches. Writers and batches keep it alive.
 struct ReplayCore {
   explicit ReplayCore(std::shared_ptr<Buffer> of)
-      : buffer(std::move(of)), paths(buffer->spec()), arena(ArenaState::for_arena(buffer->store()->arena())) {}
+      : buffer(std::move(of)), paths(buffer->spec()), arena(ArenaState::for_arena(buffer->arena())) {}
 
   const std::shared_ptr<Buffer> buffer;
   const ReplayPaths paths;

@@ -60,6 +60,8 @@ class Buffer {
 
   const std::shared_ptr<Tables>& tables() const noexcept { return tables_; }
   const std::shared_ptr<Store>& store() const noexcept { return tables_->store(); }
+  const std::shared_ptr<Arena>& arena() const noexcept { return store()->arena(); }
+  memory::BlockRef block() const noexcept { return store()->block(); }
   const Spec& spec() const noexcept { return spec_; }
   const Endings& endings() const noexcept { return endings_; }
   const Gather& gather() const noexcept { return gather_; }

@@ -596,6 +596,7 @@ TEMPLATE_TEST_CASE("names and handles of other kinds are refused", "", ALL_ENDS)
     const auto found = TestType::open(name + kind);
     by_name += found.ok() ? 1 : 0;
     CHECK((found.ok() || found.code() == Code::kInvalid));
+    CHECK((found.ok() || found.error().message.starts_with("the name \"" + name + kind + "\" belongs to a ")));
   }
   for (const auto& given : {pair.first.handle(), queue.handle(), broadcast.handle(), latest.handle()}) {
     const auto found = TestType::Writer::open(given.value());

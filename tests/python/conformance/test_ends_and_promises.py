@@ -643,7 +643,7 @@ def test_closed_tells_of_each_object(name: str) -> None:
 # --- options ---------------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, Any, type[Exception], str]] = [
-    ("capacity", -1, ValueError, "capacity is -1; it must be "),
+    ("capacity", -1, ValueError, "capacity is -1; it must "),
     ("capacity", 1.5, TypeError, "is 1.5; it must be an int"),
     ("capacity", 1 << 70, OverflowError, f"is {1 << 70}; it must be below 2..63"),
     ("max_bytes", -1, ValueError, "max_bytes is -1; it must be "),

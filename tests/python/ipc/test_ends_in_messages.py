@@ -351,7 +351,7 @@ def test_refused_handle_leaves_the_block_that_it_names_alone(start, name) -> Non
         published = shmtree.Latest(arena=arena)
         published.publish(b"y" * 5000)
         own = {sender._channel.block, victim_sender._channel.block}
-        own.add(published._thing.block)
+        own.add(published._shared.block)
 
         handle = bytearray(_core.make_handle(arena._core, 0))
         forged = []

@@ -50,7 +50,7 @@ def arena_of(made: Any) -> str:
     one = made[0] if isinstance(made, tuple) else made
     if isinstance(one, shmtree.Service):
         one = one.sender
-    for way in (lambda: one._channel.arena, lambda: one._thing.arena, lambda: one._replay.arena, lambda: one._home):
+    for way in (lambda: one._channel.arena, lambda: one._shared.arena, lambda: one._replay.arena, lambda: one._home):
         try:
             return str(way().uuid)
         except AttributeError:

@@ -300,7 +300,7 @@ def test_object_of_a_failed_put_is_not_in_transit(name, kind) -> None:
 
 def core_of(thing: Any) -> Any:
     """Returns the arena that contains the object."""
-    for name in ("_channel", "_thing", "_replay"):
+    for name in ("_channel", "_shared", "_replay"):
         if hasattr(thing, name):
             return getattr(thing, name).arena
     return thing._home if isinstance(thing, shmtree.SharedArray) else thing._open()
