@@ -23,7 +23,7 @@ struct Known {
   std::shared_ptr<Name> name;
 };
 
-// What users of both languages ask for when they make an object, besides the options of its kind.
+// Request of a user of either language for a new object, without the options of its kind.
 struct ObjectRequest {
   discovery::NamedKind kind = discovery::NamedKind::kChannel;
   std::optional<std::string> name{};

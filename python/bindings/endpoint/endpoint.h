@@ -5,6 +5,7 @@
 // endpoint::Port manages the object's share of the channel. This file adds what only Python needs.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
@@ -139,9 +140,9 @@ PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uin
 // receivers and queues (receiver.cpp).
 std::span<const PyMethodDef> endpoint_methods();
 std::span<const PyGetSetDef> endpoint_attributes();
-std::span<const PyMethodDef> putting_methods();
+std::array<PyMethodDef, 3> putting_methods();
 std::span<const PyMethodDef> sending_methods();
-std::span<const PyMethodDef> getting_methods();
+std::array<PyMethodDef, 3> getting_methods();
 std::span<const PyMethodDef> receiving_methods();
 PyObject* next_object(PyObject* self);  // tp_iternext
 

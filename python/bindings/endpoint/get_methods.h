@@ -4,7 +4,7 @@
 // On failure, they return null with a Python error set.
 #pragma once
 
-#include <span>
+#include <array>
 
 #include "bindings/codec/decode.h"
 #include "bindings/cpython/arguments.h"
@@ -66,13 +66,12 @@ struct GetMethods {
     return object;
   }
 
-  static std::span<const PyMethodDef> table() {
-    static const PyMethodDef kTable[] = {
+  static std::array<PyMethodDef, 3> table() {
+    return {{
         {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
         {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
         {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    };
-    return kTable;
+    }};
   }
 };
 

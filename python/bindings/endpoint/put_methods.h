@@ -9,9 +9,9 @@
 // On failure, they return null with a Python error set.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/guarded.h"
@@ -49,13 +49,12 @@ struct PutMethods {
     return End::put_many(self, given[0], deadline);
   }
 
-  static std::span<const PyMethodDef> table() {
-    static const PyMethodDef kTable[] = {
+  static std::array<PyMethodDef, 3> table() {
+    return {{
         {"put", as_method<put>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
         {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
         {"put_many", as_method<put_many>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    };
-    return kTable;
+    }};
   }
 };
 
@@ -87,13 +86,12 @@ struct AckMethods {
     return PyErr_Format(PyExc_ValueError, "ticket is %R; put() has returned no such ticket", number.get());
   }
 
-  static std::span<const PyMethodDef> table() {
-    static const PyMethodDef kTable[] = {
+  static std::array<PyMethodDef, 3> table() {
+    return {{
         {"wait_for_all_ack", as_method<wait_for_all<false>>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
         {"flush", as_method<wait_for_all<true>>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
         {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    };
-    return kTable;
+    }};
   }
 };
 

@@ -242,7 +242,7 @@ std::span<const PyMethodDef> receiving_methods() {
   return kReceivingMethods;
 }
 
-std::span<const PyMethodDef> getting_methods() {
+std::array<PyMethodDef, 3> getting_methods() {
   return GetMethods<ReceivingEnd>::table();
 }
 

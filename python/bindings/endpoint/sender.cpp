@@ -251,7 +251,7 @@ std::span<const PyMethodDef> sending_methods() {
   return kSendingMethods;
 }
 
-std::span<const PyMethodDef> putting_methods() {
+std::array<PyMethodDef, 3> putting_methods() {
   return PutMethods<SendingEnd>::table();
 }
 

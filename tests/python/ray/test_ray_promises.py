@@ -135,7 +135,7 @@ def test_ray_pair_without_a_promise_refuses_the_call(promise: str) -> None:
         call(*RayPair().make())
 
 
-def test_ends_in_the_process_that_made_the_pair_fail_and_end_as_others() -> None:
+def test_maker_of_a_pair_reports_failures_and_ends_loops() -> None:
     sender, receiver = shmtree.ray.create_pair()
     sender.put(1)
     with pytest.raises(KeyError), sender:
