@@ -251,6 +251,7 @@ class Broadcast {
   bool has_space() const noexcept;
   /// Waits until all blocking readers have read the message with this ticket, and all before it.
   /// - kTimeout: the timeout expired. The error names a process that has not read them.
+  /// - kInvalid: put() has returned no such ticket.
   /// - kClosed: closed here.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Does the same for all messages that this object and its copies have put.

@@ -1170,6 +1170,7 @@ class BroadcastBase(_Publishing, Generic[_T]):
 
         Raises:
             TimeoutError: A subscriber has not read the message after `timeout` seconds.
+            ValueError: `put` has returned no such ticket.
         """
     @property
     def capacity(self) -> int:

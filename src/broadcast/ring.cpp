@@ -400,17 +400,19 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   return ticket;
 }
 
-Error Ring::full(const Cursors::Slowest& slowest, std::uint64_t bytes) const {
-  std::string text("no space for ");
-  text += std::to_string(bytes);
-  text += " bytes within the timeout: ";
-  text += cursors().name(slowest.number);
+std::string Ring::unread_by(const Cursors::Slowest& slowest) const {
+  std::string text = cursors().name(slowest.number);
   text += " not read ";
   text += std::to_string(tail() - std::min(tail(), slowest.position));
   text += " messages of a Broadcast of capacity ";
   text += std::to_string(capacity_);
   if (!cursors().owner_of(slowest.number).claimed) text += ", through a subscription that was never used";
-  return Error{.code = Code::kFull, .message = std::move(text)};
+  return text;
+}
+
+Error Ring::full(const Cursors::Slowest& slowest, std::uint64_t bytes) const {
+  return Error{.code = Code::kFull,
+               .message = "no space for " + std::to_string(bytes) + " bytes within the timeout: " + unread_by(slowest)};
 }
 
 Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
@@ -459,6 +461,10 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
 }
 
 Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
+  if (const std::uint64_t next = tail(); ticket >= next) {
+    return Error{Code::kInvalid, "ticket " + std::to_string(ticket) +
+                                     " does not exist yet: the Broadcast's next ticket is " + std::to_string(next)};
+  }
   const auto has_passed = [&] {
     const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
     return now.reader == memory::kNoIdentity || now.position > ticket;
@@ -469,7 +475,9 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead_readers);
   if (!came) return std::move(came).error();
   if (*came) return success();
-  return Error{.code = Code::kTimeout, .message = full(cursors().slowest(Readers::kBlocking), 0).message};
+  return Error{
+      .code = Code::kTimeout,
+      .message = "messages were not read within the timeout: " + unread_by(cursors().slowest(Readers::kBlocking))};
 }
 
 Status Ring::wait_for_readers(std::uint64_t count, const WaitContext& wait) {

@@ -87,7 +87,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Puts a message and returns its ticket. Waits while a living blocking reader is `capacity` behind; kFull names that
   // reader. kTimeout if a stopped process has the ring's lock or the arena's; kInterrupted.
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
-  // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
+  // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted; kInvalid for a ticket that put()
+  // has not returned.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
   // Waits until there are at least `count` subscriptions. kTimeout, kInterrupted.
   Status wait_for_readers(std::uint64_t count, const WaitContext& wait);
@@ -206,6 +207,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void poll_for_deaths() noexcept;
   void announce() const noexcept;
   void announce_space() noexcept;
+  // Says how many messages that reader has not read.
+  std::string unread_by(const Cursors::Slowest& slowest) const;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
   // needed(): the oldest ticket that a reader may still read, or that is history. has_passed_blocks(): true if the ring
   // keeps a block before that.

@@ -68,6 +68,7 @@ TEST_CASE("put waits for a slow subscriber and the error names it") {
   CHECK((some.code() == Code::kFull && some.error().completed == 1));
   CHECK(broadcast.pending_acks() == 2);
   CHECK(broadcast.wait_for_ack(2, 10ms).code() == Code::kTimeout);
+  CHECK(broadcast.wait_for_ack(3, 10ms).code() == Code::kInvalid);  // not put yet
   CHECK(reader.get().value().as<int>() == 1);
   CHECK(broadcast.put(3).value() == 3);
   CHECK(broadcast.capacity() == 2);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import os
 import queue
@@ -248,6 +249,20 @@ def test_get_many_in_threads_loses_no_message():
     for thread in threads:
         thread.join(120)
     assert sorted(found) == list(range(20_000))
+
+
+def test_wait_for_ack_names_readers_and_refuses_unknown_tickets() -> None:
+    broadcast = shmtree.Broadcast(capacity=3)
+    reader = broadcast.subscribe()
+    ticket = broadcast.put(1)
+    text = f"messages were not read within the timeout: process {os.getpid()} has not read 1 messages"
+    for wait in (broadcast.flush, functools.partial(broadcast.wait_for_ack, ticket)):
+        with pytest.raises(TimeoutError, match=text):
+            wait(timeout=0.01)
+    with pytest.raises(ValueError, match="ticket 1 does not exist yet: the Broadcast's next ticket is 1"):
+        broadcast.wait_for_ack(1)
+    assert reader.get() == 1
+    broadcast.wait_for_ack(ticket, timeout=60)
 
 
 def test_put_without_subscribers_never_blocks_and_keeps_history() -> None:
