@@ -19,10 +19,10 @@ constexpr Py_hash_t kRemoved = -1;  // hash of a removed item's entry; no object
 
 // Encodes the items that the container's iterator returns. The caller has written their number.
 bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
-  Ref iterator(PyObject_GetIter(container));
+  Ref iterator(iterator_of(container));
   if (!iterator) return false;
   for (Py_ssize_t sent = 0;; ++sent) {
-    Ref item(PyIter_Next(iterator.get()));
+    Ref item(next_of(iterator.get()));
     if (!item) {
       if (PyErr_Occurred()) return false;
       return sent == count || changed_while_sent(container);
@@ -83,11 +83,11 @@ bool ordered_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const Py_ssize_t count = PyDict_GET_SIZE(value);
   encoder.out.begin_node(Kind::kOrderedDict, count);
   // Iterates over the OrderedDict itself, because the underlying dict has another order after move_to_end().
-  Ref iterator(PyObject_GetIter(value));
+  Ref iterator(iterator_of(value));
   if (!iterator) return false;
   Py_ssize_t sent = 0;
   for (; sent <= count; ++sent) {
-    Ref key(PyIter_Next(iterator.get()));
+    Ref key(next_of(iterator.get()));
     if (!key) break;
     Ref item = item_of(value, key.get());
     if (!item) return PyErr_Occurred() ? false : changed_while_sent(value);

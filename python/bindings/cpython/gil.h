@@ -33,6 +33,14 @@ PyObject* call_python(PyObject* callable, Arguments*... arguments) noexcept {
   });
 }
 
+// PyObject_GetIter() and PyIter_Next() through without_unwinding().
+inline PyObject* iterator_of(PyObject* iterable) noexcept {
+  return without_unwinding([&] { return PyObject_GetIter(iterable); });
+}
+inline PyObject* next_of(PyObject* iterator) noexcept {
+  return without_unwinding([&] { return PyIter_Next(iterator); });
+}
+
 // Releases the GIL for the scope. Does nothing if `worth` is false.
 class WithoutGil {
  public:

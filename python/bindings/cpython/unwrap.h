@@ -3,7 +3,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <exception>
 #include <initializer_list>
+#include <new>
 #include <utility>
 
 #include "bindings/cpython/errors.h"
@@ -36,6 +38,10 @@ PyObject* new_reference_from(Make make) {
     error.restore();
   } catch (const pybind11::builtin_exception& error) {
     error.set_error();
+  } catch (const std::bad_alloc&) {
+    throw;                                 // becomes MemoryError (guarded.h)
+  } catch (const std::exception& error) {  // of pybind11, if an allocation of Python failed
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   return nullptr;
 }

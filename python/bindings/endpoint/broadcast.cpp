@@ -70,10 +70,12 @@ class ReadersHooks final : public RingHooks {
     if (!blocker) return stalled_wait_.waited_ns.store(0), true;
     const std::int64_t waited = count_stalled_wait(stalled_wait_, blocker->position, since_ns_);
     return waited == 0 ||
-           PyErr_WarnFormat(error_types().unused_end_warning, 1,
-                            "waited %lld s for a subscriber of a Broadcast that %s and never used: "
-                            "call close() on it in processes that do not use it",
-                            static_cast<long long>(waited / 1'000'000'000), blocker->process.c_str()) == 0;
+           without_unwinding([&] {
+             return PyErr_WarnFormat(error_types().unused_end_warning, 1,
+                                     "waited %lld s for a subscriber of a Broadcast that %s and never used: "
+                                     "call close() on it in processes that do not use it",
+                                     static_cast<long long>(waited / 1'000'000'000), blocker->process.c_str());
+           }) == 0;
   } catch (const std::bad_alloc&) {  // the next check warns
     return true;
   }
@@ -105,10 +107,11 @@ PyObject* BroadcastEnd::put(PyObject* self, PyObject* object, Deadline deadline,
 }
 
 PyObject* BroadcastEnd::put_many(PyObject* self, PyObject* iterable, Deadline deadline) {
-  const Ref iterator(PyObject_GetIter(iterable));
+  if (!of(self)->open()) return nullptr;  // before the first item is taken
+  const Ref iterator(iterator_of(iterable));
   if (!iterator) return nullptr;
   std::uint64_t sent = 0;
-  while (const Ref item{PyIter_Next(iterator.get())}) {
+  while (const Ref item{next_of(iterator.get())}) {
     if (!Ref(put(self, item.get(), deadline, false))) break;
     ++sent;
   }
@@ -192,7 +195,9 @@ PyObject* await_space(PyObject* self, PyObject* args) {
   const auto publisher = BroadcastEnd::of(self)->port.part();
   if (!publisher) Py_RETURN_TRUE;
   Ring& ring = *publisher->ring();
-  const Status asked = ring.await_space(py::handle(hub).cast<channel::WakeHub&>().address());
+  channel::WakeHub* const to = hub_of(hub);
+  if (!to) return nullptr;
+  const Status asked = ring.await_space(to->address());
   return asked ? PyBool_FromLong(ring.first_unread() != before) : raise(asked.error());
 }
 

@@ -11,6 +11,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
+#include "bindings/cpython/unwrap.h"
 
 namespace shmtree::python {
 namespace {
@@ -31,7 +32,7 @@ PyObject* get_pickled(PyObject* self, void*) {
 
 PyObject* get_arena(PyObject* self, void*) {
   auto arena = as_end(self)->kind->arena(as_end(self));
-  return arena ? pybind11::cast(std::move(arena)).release().ptr() : nullptr;
+  return arena ? new_reference_from([&] { return pybind11::cast(std::move(arena)); }) : nullptr;
 }
 
 PyObject* close_end(PyObject* self, PyObject*) {
@@ -157,6 +158,15 @@ PyObject* run_close_callback(PyObject* self) {
   return close_callback ? call_python(close_callback, self) : Py_NewRef(Py_None);
 }
 
+channel::WakeHub* hub_of(PyObject* object) {
+  try {
+    return &pybind11::handle(object).cast<channel::WakeHub&>();
+  } catch (const pybind11::cast_error&) {
+    PyErr_Format(PyExc_TypeError, "hub is %R; it must be a WakeHub", object);
+    return nullptr;
+  }
+}
+
 bool take_deferred(EndObject* self) {
   const Ref exception(self->deferred.exchange(nullptr));
   if (!exception) return false;  // another thread took it first
@@ -164,10 +174,11 @@ bool take_deferred(EndObject* self) {
   return true;
 }
 
-// Drops the traceback, because its frames would keep this object alive.
+// Drops the traceback and the exception that was handled meanwhile: their frames would keep this object alive.
 void defer_exception(EndObject* self) {
   Ref exception = take_exception();
   PyException_SetTraceback(exception.get(), Py_None);
+  PyException_SetContext(exception.get(), nullptr);
   Py_XDECREF(self->deferred.exchange(exception.release()));
 }
 

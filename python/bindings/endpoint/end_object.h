@@ -13,6 +13,7 @@
 
 #include "bindings/cpython/python_api.h"
 #include "bindings/objects/arena_arrays.h"
+#include "channel/wake_hub.h"
 #include "memory/arena.h"
 #include "memory/deaths.h"
 
@@ -69,6 +70,9 @@ std::span<const PyMethodDef> publishing_methods();
 void set_close_callback(PyObject* callback);
 // Calls that callable with `self`. Returns None, or null with a Python error set.
 PyObject* run_close_callback(PyObject* self);
+
+// Returns the hub in an object, or null with TypeError set.
+channel::WakeHub* hub_of(PyObject* object);
 
 // Sets the exception that an earlier call has left for this one. Returns false if there is none.
 bool take_deferred(EndObject* self);

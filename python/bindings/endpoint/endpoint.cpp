@@ -318,7 +318,9 @@ PyObject* await_wake(PyObject* self, End which, PyObject* hub) {
   const endpoint::Call call(end->port);
   if (end->port.closed(which) || (which == End::kReceiving && end->deferred)) Py_RETURN_TRUE;
   if (!attach_if_passive(end, which)) return nullptr;
-  auto usable = end->port.channel().watchers().await(which, pybind11::handle(hub).cast<channel::WakeHub&>());
+  channel::WakeHub* const to = hub_of(hub);
+  if (!to) return nullptr;
+  auto usable = end->port.channel().watchers().await(which, *to);
   return usable ? PyBool_FromLong(*usable) : raise(usable.error());
 }
 

@@ -138,7 +138,9 @@ PyObject* await_newer(PyObject* self, PyObject* args) {
   if (!PyArg_ParseTuple(args, "KO", &known, &hub)) return nullptr;
   const auto store = LatestEnd::of(self)->port.part();
   if (!store) Py_RETURN_TRUE;
-  const auto is_there = store->await_newer(known, py::handle(hub).cast<channel::WakeHub&>().address());
+  channel::WakeHub* const to = hub_of(hub);
+  if (!to) return nullptr;
+  const auto is_there = store->await_newer(known, to->address());
   return is_there ? PyBool_FromLong(*is_there) : raise(is_there.error());
 }
 

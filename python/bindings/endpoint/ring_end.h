@@ -27,7 +27,12 @@ namespace shmtree::python {
 class RingHooks : public GilHooks {
  public:
   explicit RingHooks(const EndObject* self) noexcept : self_(self) {}
-  bool interrupted() noexcept override { return self_->kind->closed(self_) || GilHooks::interrupted(); }
+  bool interrupted() noexcept override {
+    was_closed_ = self_->kind->closed(self_);
+    return was_closed_ || GilHooks::interrupted();
+  }
+  // True if a close has ended the wait.
+  bool was_closed() const noexcept { return was_closed_; }
 
   // Sets the exception for a call that waited with these hooks, and returns null. An exception that a signal handler
   // raised stays set. If the end was closed during the wait, sets ChannelClosed.
@@ -35,6 +40,7 @@ class RingHooks : public GilHooks {
 
  private:
   const EndObject* self_;
+  bool was_closed_ = false;
 };
 
 // Sets ChannelClosed, or TypeError for an object that was never initialised. `name` is that of the class.
@@ -93,7 +99,7 @@ struct RingEnd : EndObject {
     if (!in) return nullptr;
     RingHooks hooks(self);
     PyObject* array = python::new_array(in, request, hooks);
-    if (!array && is_closed(self)) set_closed(self);
+    if (!array && hooks.was_closed()) set_closed(self);
     return array;
   }
   static void set_closed(const EndObject* self) noexcept {

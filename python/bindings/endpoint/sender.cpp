@@ -117,7 +117,7 @@ PyObject* put_all(Endpoint* self, PyObject* iterator, Deadline deadline, bool at
   Batch batch(self, deadline, at_hand);
   bool going = true;
   while (going) {
-    Ref item(PyIter_Next(iterator));
+    Ref item(next_of(iterator));
     if (!item) break;
     going = batch.add(item.get());
   }
@@ -143,7 +143,7 @@ struct SendingEnd {
     const endpoint::Call call(as_endpoint(self)->port);
     if (!begin_sending(as_endpoint(self))) return nullptr;
     const Span span("shmtree.put_many");
-    const Ref iterator(PyObject_GetIter(iterable));
+    const Ref iterator(iterator_of(iterable));
     if (!iterator) return nullptr;
     if (is_at_hand(iterator.get())) {
       const endpoint::Call whole_call(as_endpoint(self)->port, End::kSending);

@@ -55,8 +55,10 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
   const memory::InTransit sent = channel.ends().in_transit(peers);
   if (pids.empty() && sent.count == 0) pids = channel.ends().member_pids(peers);
   const std::string peer_text = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
-  return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waited %s for %s", seconds_of(waited_ns).c_str(),
-                          peer_text.c_str()) == 0;
+  return without_unwinding([&] {
+           return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waited %s for %s",
+                                   seconds_of(waited_ns).c_str(), peer_text.c_str());
+         }) == 0;
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // _core.SubscriberBase: reads the messages of a Broadcast.
 #include "bindings/endpoint/subscriber.h"
 
-#include <array>
 #include <memory>
 #include <new>
 #include <utility>
@@ -52,11 +51,16 @@ class BroadcastBuffer {
 };
 
 // Returns the next message. If there is no memory to build it, or a signal handler raises, the next call returns it.
-PyObject* read_one(SubscriberEnd* self, Subscriber& reader, Deadline deadline, CopyPolicy copy) {
+// Otherwise, sets `*recurs` if the next call will run into the same error.
+PyObject* read_one(SubscriberEnd* self, Subscriber& reader, Deadline deadline, CopyPolicy copy, bool* recurs) {
   RingHooks hooks(self);
   BroadcastBuffer buffer(reader);
   const Status got = reader.get(buffer.message(), {deadline, &hooks});
-  if (!got) return hooks.raise(got.error());
+  if (!got) {
+    const Code code = got.code();
+    *recurs = code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || hooks.was_closed();
+    return hooks.raise(got.error());
+  }
   const Ring& ring = *reader.ring();
   const broadcast::Incoming& message = buffer.message();
   const CopyPolicy policy = endpoint::copy_policy_of_published(copy, ring, message.block.valid());
@@ -65,22 +69,14 @@ PyObject* read_one(SubscriberEnd* self, Subscriber& reader, Deadline deadline, C
       decode_published(*ring.arena(), message.frame(), message.block, policy, self->allow_pickle, &retry);
   if (retry == Retry::kCounted) buffer.give_back(broadcast::FailedBuild::kCounted);
   if (retry == Retry::kInterrupted) buffer.give_back(broadcast::FailedBuild::kInterrupted);
+  *recurs = retry == Retry::kCounted && PyErr_ExceptionMatches(PyExc_MemoryError);
   return object;
 }
 
 PyObject* SubscriberEnd::get(PyObject* self, Deadline deadline, CopyPolicy copy) {
   if (raise_deferred(as_end(self))) return nullptr;
-  return with_open(self, [&](Subscriber& reader) { return read_one(of(self), reader, deadline, copy); });
-}
-
-// Leaves the current exception to the next call, unless that call will run into the same error.
-void defer_unless_met_again(EndObject* self) {
-  const auto& types = error_types();
-  const std::array met_again = {types.queue_empty, types.channel_closed, types.peer_died, PyExc_MemoryError};
-  for (PyObject* type : met_again) {
-    if (PyErr_ExceptionMatches(type)) return PyErr_Clear();
-  }
-  defer_exception(self);
+  bool recurs = false;
+  return with_open(self, [&](Subscriber& reader) { return read_one(of(self), reader, deadline, copy, &recurs); });
 }
 
 // Appends the next message without waiting. Returns false if there is none, or after an error, which the next call
@@ -89,12 +85,13 @@ bool append_one(SubscriberEnd* self, Subscriber& reader, CopyPolicy copy, PyObje
   // Reserves the item's place, so that a message is never lost for lack of memory.
   if (PyList_Append(items, Py_None) != 0) return PyErr_Clear(), false;
   const Py_ssize_t last = PyList_GET_SIZE(items) - 1;
-  PyObject* object = read_one(self, reader, Deadline::immediate(), copy);
+  bool recurs = false;
+  PyObject* object = read_one(self, reader, Deadline::immediate(), copy, &recurs);
   if (object) return PyList_SetItem(items, last, object) == 0;
-  Ref exception = take_exception();
-  if (PyList_SetSlice(items, last, last + 1, nullptr) != 0) PyErr_Clear();
-  set_exception(std::move(exception));
-  return defer_unless_met_again(self), false;
+  Py_SET_SIZE(reinterpret_cast<PyVarObject*>(items), last);  // Needs no memory. No other thread has the list.
+  Py_DECREF(Py_None);
+  if (recurs) return PyErr_Clear(), false;
+  return defer_exception(self), false;
 } catch (const std::bad_alloc&) {  // the next call meets it again
   return false;
 }
@@ -104,7 +101,8 @@ PyObject* SubscriberEnd::get_many(PyObject* object, Py_ssize_t most, Deadline de
   if (raise_deferred(self)) return nullptr;
   return with_open(object, [&](Subscriber& reader) -> PyObject* {
     Ref items(PyList_New(1));
-    PyObject* first = items ? read_one(self, reader, deadline, copy) : nullptr;
+    bool recurs = false;
+    PyObject* first = items ? read_one(self, reader, deadline, copy, &recurs) : nullptr;
     if (!first) return nullptr;
     PyList_SET_ITEM(items.get(), 0, first);
     while (PyList_GET_SIZE(items.get()) < most && !self->port.closed() && reader.size() > 0) {
@@ -153,7 +151,9 @@ PyObject* close_after_wait_for_message(PyObject* self, PyObject*) {
 PyObject* await_message(PyObject* self, PyObject* hub) {
   const auto reader = SubscriberEnd::of(self)->port.part();
   if (!reader || as_end(self)->deferred) Py_RETURN_TRUE;
-  const Status asked = reader->ring()->await(py::handle(hub).cast<channel::WakeHub&>().address());
+  channel::WakeHub* const to = hub_of(hub);
+  if (!to) return nullptr;
+  const Status asked = reader->ring()->await(to->address());
   return asked ? PyBool_FromLong(reader->ready()) : raise(asked.error());
 }
 

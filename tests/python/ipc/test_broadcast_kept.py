@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import queue
 import signal
 import threading
@@ -262,3 +263,46 @@ def load_sometimes(number: int) -> int:
 
 
 shmtree.register(Sometimes, lambda sometimes: sometimes.number, load_sometimes)
+
+
+@pytest.mark.parametrize("error", [queue.Empty, shmtree.ChannelClosed, KeyError])
+def test_get_many_raises_what_a_later_message_raised_next(error: type[Exception]) -> None:
+    broadcast = shmtree.Broadcast()
+    subscriber = broadcast.subscribe()
+    broadcast.put_many([1, Raises(), 3])
+    raising.append(error("of the message"))
+    try:
+        assert subscriber.get_many(5) == [1]
+    finally:
+        raising.clear()
+    with pytest.raises(error, match="of the message"):
+        subscriber.get_many(5)
+    assert subscriber.get_many(5) == [3]
+
+
+def test_kept_error_keeps_no_subscription_alive() -> None:
+    broadcast = shmtree.Broadcast()
+
+    def read() -> None:
+        subscriber = broadcast.subscribe()
+        broadcast.put_many([1, Raises()])
+        raising.append(ValueError())
+        try:
+            raise KeyError  # its traceback has this frame, and so the subscriber
+        except KeyError:
+            assert subscriber.get_many(5) == [1]
+        finally:
+            raising.clear()
+
+    read()
+    gc.collect()
+    assert broadcast.stats()["subscribers"] == 0
+
+
+def test_put_many_of_a_closed_broadcast_takes_no_item() -> None:
+    broadcast = shmtree.Broadcast()
+    broadcast.close()
+    items = iter([1, 2])
+    with pytest.raises(shmtree.ChannelClosed):
+        broadcast.put_many(items)
+    assert list(items) == [1, 2]

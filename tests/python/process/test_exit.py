@@ -110,6 +110,10 @@ class Loaded:
     def __reduce__(self): return forever, ()
 class Registered:
     pass
+class Items:
+    def __iter__(self):
+        forever()
+        yield
 
 began = threading.Event()
 sent, taken = shmtree.create_pair()
@@ -118,6 +122,8 @@ CODE = {
     "a pickled object": "shmtree.pack(Pickled())",
     "a pickle that is loaded": "shmtree.unpack(shmtree.pack(Loaded()), allow_pickle=True)",
     "a pickle that is received": "sent.put(Loaded()); taken.get()",
+    "items for a Broadcast": "shmtree.Broadcast().put_many(Items())",
+    "items for a queue": "queue.put_many(Items())",
     "a registered class": "shmtree.register(Registered, lambda _: forever(), id); shmtree.pack(Registered())",
     "a registered class that is loaded": "shmtree.register(Registered, lambda _: 0, lambda _: forever());"
     " shmtree.unpack(shmtree.pack(Registered()))",
