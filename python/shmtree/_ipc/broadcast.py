@@ -42,8 +42,8 @@ class Broadcast(Published, _core.BroadcastBase[T]):
     A process is a publisher from its first `put` until it closes or drops its last object of the Broadcast, or exits.
     If no publisher is left, subscribers receive the remaining messages and then ChannelClosed (iteration stops), or
     PeerDied if one was killed or failed. They continue when another process puts. Before the first message, the process
-    that made the Broadcast counts as a publisher, and so does each that opened or inherited it, unless it waits for a
-    message itself.
+    that made the Broadcast counts as a publisher until it closes it. Each process that opened or inherited it also
+    counts, unless it waits for a message itself.
 
     Args:
         capacity: Number of messages by which the slowest blocking subscriber may lag. A subscriber that does not block

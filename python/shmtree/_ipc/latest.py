@@ -32,8 +32,8 @@ class Latest(Published, _core.LatestBase[T]):
     A process is a publisher from its first `publish` until it closes or drops its last object of the Latest, or exits.
     If a reader waits for a newer version and no publisher is left, it gets ChannelClosed, or PeerDied if one was
     killed or failed, until a process publishes again. A publisher killed during `publish` has published nothing.
-    Before the first version, the process that made the Latest counts as a publisher, and so does each that opened or
-    inherited it, unless it waits for a version itself.
+    Before the first version, the process that made the Latest counts as a publisher until it closes it. Each process
+    that opened or inherited it also counts, unless it waits for a version itself.
 
     Args:
         name: Name under which any process of this user finds it with `Latest.open`.
