@@ -7,7 +7,7 @@ namespace shmtree::python {
 
 namespace {
 
-// The repr of a NumPy number would show its type.
+// Formats a number by str(), because the repr of a NumPy number contains its type.
 bool refuse(PyObject* value, const char* name, const char* rule) {
   const char* const format = PyUnicode_Check(value) ? "%s is %R; it must %s" : "%s is %S; it must %s";
   PyErr_Format(PyExc_ValueError, format, name, value, rule);

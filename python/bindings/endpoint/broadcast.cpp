@@ -140,14 +140,9 @@ PyObject* attach_broadcast(PyObject* self, PyObject* args) {
 }
 
 PyObject* wait_for_subscribers(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<2> kSignature{"wait_for_subscribers", {"n", "timeout"}, 2, 1};
-  PyObject* given[2];
   Deadline deadline;
   std::uint64_t count = 0;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_natural(given[0], "n", &count) ||
-      !parse_deadline(nullptr, given[1], &deadline)) {
-    return nullptr;
-  }
+  if (!parse_wait_for_peers("wait_for_subscribers", args, nargs, keywords, &count, &deadline)) return nullptr;
   return BroadcastEnd::with_open(self, [&](Publisher& publisher) -> PyObject* {
     RingHooks hooks(as_end(self));
     const Status attached = publisher.ring()->wait_for_readers(count, {deadline, &hooks});

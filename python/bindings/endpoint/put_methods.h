@@ -15,9 +15,19 @@
 
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/guarded.h"
+#include "bindings/cpython/options.h"
 #include "bindings/cpython/wait_hooks.h"
 
 namespace shmtree::python {
+
+// Parses the arguments of a method that waits for a number of peers. Returns false with a Python error set.
+inline bool parse_wait_for_peers(const char* function, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords,
+                                 std::uint64_t* count, platform::Deadline* deadline) {
+  const Signature<2> signature{function, {"n", "timeout"}, 2, 1};
+  PyObject* given[2];
+  return take_arguments(signature, args, nargs, keywords, given) && parse_natural(given[0], "n", count) &&
+         parse_deadline(nullptr, given[1], deadline);
+}
 
 template <class End>
 struct PutMethods {

@@ -193,14 +193,9 @@ PyObject* has_space(PyObject* self, PyObject*) {
 }
 
 PyObject* wait_for_receivers(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<2> kSignature{"wait_for_receivers", {"n", "timeout"}, 2, 1};
-  PyObject* given[2];
   Deadline deadline;
   std::uint64_t count = 0;
-  if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_natural(given[0], "n", &count) ||
-      !parse_deadline(nullptr, given[1], &deadline)) {
-    return nullptr;
-  }
+  if (!parse_wait_for_peers("wait_for_receivers", args, nargs, keywords, &count, &deadline)) return nullptr;
   return with_open(self, End::kSending, [&](Channel& channel) {
     EndHooks hooks(as_endpoint(self), End::kSending, EndHooks::Until::kAttached);
     return none_or_raise(as_endpoint(self), hooks, channel.sending().wait_for_receivers(count, {deadline, &hooks}));
