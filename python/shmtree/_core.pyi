@@ -1081,8 +1081,21 @@ class SubscriberBase(_End, Generic[_T]):
     def _await_to_get(self, hub: WakeHub, /) -> bool:
         """Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."""
 
+class _RingPublisher(_Publishing):
+    def close(self) -> None:
+        """Closes this object.
+
+        If it is the last one of this process, the process stops being a publisher. Later calls do nothing.
+
+        If no other publisher is left, readers reach the end of the stream. Published data stays for other processes,
+        and views stay valid.
+        """
+    @property
+    def _name(self) -> Name | None: ...
+    def _stats(self) -> dict[str, Any]: ...
+
 @disjoint_base
-class BroadcastBase(_Publishing, Generic[_T]):
+class BroadcastBase(_RingPublisher, Generic[_T]):
     """Base of Broadcast."""
     def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
         """Puts a message for all subscribers. It succeeds without subscribers, too.
@@ -1180,22 +1193,11 @@ class BroadcastBase(_Publishing, Generic[_T]):
     @property
     def pending_acks(self) -> int:
         """Number of messages, up to the last one of this object, that some blocking subscriber has not read."""
-    def close(self) -> None:
-        """Closes this object.
-
-        If it is the last one of this process, the process stops being a publisher. Later calls do nothing.
-
-        If no other publisher is left, readers reach the end of the stream. Published data stays for other processes,
-        and views stay valid.
-        """
-    @property
-    def _name(self) -> Name | None: ...
     @property
     def _shared(self) -> Ring:
         """The ring."""
     def _attach(self, ring: Ring, allow_pickle: bool, name: Name | None, /) -> None: ...
     def _subscribe(self, cls: type[_S], start: str, on_lag: str, timeout: float | None, /) -> _S: ...
-    def _stats(self) -> dict[str, Any]: ...
     def _first_unread(self) -> int:
         """Returns the ticket of the oldest message that a blocking reader has not read."""
     def _name_to_put(self) -> bytes:
@@ -1226,7 +1228,7 @@ class LatestStore:
     def progress(self) -> tuple[int, list[int], list[tuple[int, int, int]], bool]: ...
 
 @disjoint_base
-class LatestBase(_Publishing, Generic[_T]):
+class LatestBase(_RingPublisher, Generic[_T]):
     """Base of Latest."""
     def publish(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> int:
         """Makes an object the newest version and returns its number.
@@ -1292,21 +1294,10 @@ class LatestBase(_Publishing, Generic[_T]):
     @property
     def history(self) -> int:
         """Number of versions that are kept besides the newest."""
-    def close(self) -> None:
-        """Closes this object.
-
-        If it is the last one of this process, the process stops being a publisher. Later calls do nothing.
-
-        If no other publisher is left, readers reach the end of the stream. Published data stays for other processes,
-        and views stay valid.
-        """
-    @property
-    def _name(self) -> Name | None: ...
     @property
     def _shared(self) -> LatestStore:
         """The versions."""
     def _attach(self, store: LatestStore, allow_pickle: bool, name: Name | None, /) -> None: ...
-    def _stats(self) -> dict[str, Any]: ...
     def _get_frame(self, known: int, /) -> tuple[int, bytes]:
         """Returns the number and the frame of the next version after `known`, or else of the newest one."""
     def _name_to_get(self) -> bytes:

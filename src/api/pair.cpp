@@ -166,7 +166,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string
 
 namespace {
 
-// Returns the core's value for an enumerator, whose values count from 0.
+// Returns values[enumerator]. Throws BadResult if it is not an enumerator. The enum must count from 0.
 template <class Enum, class Value>
 Value value_of(const char* option, Enum enumerator, std::initializer_list<Value> values) {
   const auto index = static_cast<std::size_t>(enumerator);

@@ -229,7 +229,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Under the ring's lock.
   bool has_space_now(std::uint64_t bytes) noexcept;
   std::uint64_t first_kept() const noexcept;
-  // Under both locks, except that the ring's is enough for write() of a small message if touches_blocks() is false.
+  // The caller holds both locks. For a small message, the ring's lock is enough if touches_blocks() is false.
   void repair() noexcept;
   void remove_entry(std::uint64_t index, Locks locks) noexcept;
   void remove_passed() noexcept;

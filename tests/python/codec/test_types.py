@@ -129,7 +129,7 @@ STANDARD: dict[str, list[Any]] = {
 
 
 def cases(*tables: dict[str, list[Any]]) -> list[Any]:
-    """Returns the values of the tables as parameters, whose ids are the same in each process."""
+    """Returns a parameter for each value of the tables. Its id is the same in each worker of pytest-xdist."""
     groups = [each for table in tables for each in table.items()]
     return [pytest.param(value, id=f"{name}-{i}") for name, values in groups for i, value in enumerate(values)]
 
