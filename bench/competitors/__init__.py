@@ -26,6 +26,9 @@ NAMES: dict[str, str] = {
     "SPDL ring": "spdl_ring",
     "pyzmq": "zmq_ipc",
     "iceoryx2": "iceoryx",
+    "cloudtoid": "cloudtoid",
+    "subetha-ipc": "subetha_ring",
+    "zerochannel": "zerochannel_ring",
     "Ray": "ray_store",
 }
 OURS = "shmtree"
