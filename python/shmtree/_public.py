@@ -24,13 +24,13 @@ def claim_names(namespace: dict[str, Any], modules: Iterable[str] = ()) -> Calla
     """
     public = tuple(namespace["__all__"])
     for name in public:
-        thing = namespace[name]
-        home = str(getattr(thing, "__module__", None))
+        exported = namespace[name]
+        home = str(getattr(exported, "__module__", None))
         DEFINED_IN[namespace["__name__"], name] = home
         if not _PRIVATE.match(home):
             continue
-        members = vars(thing).values() if isinstance(thing, type) else ()
-        for each in (thing, *(member for member in members if type(member) is FunctionType)):
+        members = vars(exported).values() if isinstance(exported, type) else ()
+        for each in (exported, *(member for member in members if type(member) is FunctionType)):
             if each.__module__ == home:
                 each.__module__ = namespace["__name__"]
 

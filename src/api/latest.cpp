@@ -86,7 +86,7 @@ std::uint64_t Latest::history() const noexcept {
 }
 Result<LatestStats> Latest::stats() const {
   return with_store(state_.get(), {}, {}, [](Store& store, const WaitContext&) -> Result<LatestStats> {
-    const Store::Kept kept = store.kept();
+    const Store::Retained kept = store.retained();
     return LatestStats{store.version(), kept.versions, kept.bytes, store.publishers()};
   });
 }

@@ -73,19 +73,19 @@ Result<NameRecord> read_record(const LockedFile& file) {
   return parse(*bytes);
 }
 
-Result<KeptRecord> kept_record(const platform::PrivateFile& file) {
+Result<StoredRecord> stored_record(const platform::PrivateFile& file) {
   auto record = parse(file.bytes);
   if (!record) return std::move(record).error();
   const bool is_kept = record->is_kept([&](platform::PartKind kind) {
     return kind == platform::PartKind::kOwn ? file.has_parts : file.has_parts_for_others;
   });
-  return KeptRecord{*std::move(record), is_kept};
+  return StoredRecord{*std::move(record), is_kept};
 }
 
-Result<KeptRecord> look_at_record(int directory, const std::string& name) {
+Result<StoredRecord> look_at_record(int directory, const std::string& name) {
   auto seen = platform::stat_private_file(directory, name);
   if (!seen) return std::move(seen).error();
-  return kept_record(*seen);
+  return stored_record(*seen);
 }
 
 namespace {

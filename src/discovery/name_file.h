@@ -71,12 +71,12 @@ struct NameRecord {
 // Reads the file. Code::kIncompatible if it is not one of this version.
 Result<NameRecord> read_record(const platform::LockedFile& file);
 // Contents of a file, read without its lock. Entries may change meanwhile; the header never changes.
-struct KeptRecord {
+struct StoredRecord {
   NameRecord record{};
   bool is_kept = false;  // a living process has a part
 };
-Result<KeptRecord> kept_record(const platform::PrivateFile& file);
-Result<KeptRecord> look_at_record(int directory, const std::string& name);
+Result<StoredRecord> stored_record(const platform::PrivateFile& file);
+Result<StoredRecord> look_at_record(int directory, const std::string& name);
 
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
 // Returns the pids of living processes that hold the name, for themselves or in transit. A single 0 stands for

@@ -10,13 +10,13 @@
 namespace shmtree::discovery {
 
 NameInTransit::NameInTransit(const Name& name)
-    : path_(name.path()), block_(name.thing().block), entry_{platform::process_id(), name.thing().arena->fd(), 0} {
-  std::memcpy(uuid_, name.thing().arena->uuid(), sizeof uuid_);
+    : path_(name.path()), block_(name.object().block), entry_{platform::process_id(), name.object().arena->fd(), 0} {
+  std::memcpy(uuid_, name.object().arena->uuid(), sizeof uuid_);
 }
 
 bool NameInTransit::is_of(const Name& name) const noexcept {
-  return name.path() == path_ && name.thing().block == block_ &&
-         std::memcmp(name.thing().arena->uuid(), uuid_, sizeof uuid_) == 0;
+  return name.path() == path_ && name.object().block == block_ &&
+         std::memcmp(name.object().arena->uuid(), uuid_, sizeof uuid_) == 0;
 }
 
 Status NameInTransit::add(std::uint64_t transfer) {

@@ -128,34 +128,34 @@ Error not_found(const std::string& name, const Error& why, std::optional<std::ch
   return error;
 }
 
-NamedThing thing_of(const NameHeader& header, std::shared_ptr<Arena> arena) {
-  return NamedThing{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
-                    std::string(header.note, header.note_bytes)};
+NamedObject object_of(const NameHeader& header, std::shared_ptr<Arena> arena) {
+  return NamedObject{static_cast<NamedKind>(header.kind), std::move(arena), header.block,
+                     std::string(header.note, header.note_bytes)};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedThing& thing) {
+Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedObject& object) {
   Status valid = check_name(name);
   if (!valid) return with_name(std::move(valid).error(), name);
   const SweepAtTheEnd sweeping;
   NameHeader header{};
-  if (thing.note.size() > sizeof header.note)
+  if (object.note.size() > sizeof header.note)
     return Error{Code::kInvalid,
-                 "the note of a name has " + std::to_string(thing.note.size()) + " bytes; it must have at most 472"};
+                 "the note of a name has " + std::to_string(object.note.size()) + " bytes; it must have at most 472"};
   std::memcpy(header.magic, kNameMagic, sizeof kNameMagic);
-  std::memcpy(header.uuid, thing.arena->uuid(), sizeof header.uuid);
-  header.block = thing.block;
-  header.kind = static_cast<std::uint32_t>(thing.kind);
-  header.note_bytes = static_cast<std::uint32_t>(thing.note.size());
-  std::memcpy(header.note, thing.note.data(), thing.note.size());
-  const NameEntry entry{platform::process_id(), thing.arena->fd(), 0};
+  std::memcpy(header.uuid, object.arena->uuid(), sizeof header.uuid);
+  header.block = object.block;
+  header.kind = static_cast<std::uint32_t>(object.kind);
+  header.note_bytes = static_cast<std::uint32_t>(object.note.size());
+  std::memcpy(header.note, object.note.data(), object.note.size());
+  const NameEntry entry{platform::process_id(), object.arena->fd(), 0};
   std::byte bytes[sizeof header + sizeof entry];
   std::memcpy(bytes, &header, sizeof header);
   std::memcpy(bytes + sizeof header, &entry, sizeof entry);
 
   // Created before the file, so that lack of memory leaves no file behind.
-  std::unique_ptr<Name> result(new Name("", thing));
+  std::unique_ptr<Name> result(new Name("", object));
   const auto paths = name_folder_paths();
   if (!paths) return with_name(paths.error(), name);
   const std::string file_name = file_of_name(name);
@@ -226,7 +226,7 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
       }
     }
     if (arena == nullptr) continue;
-    std::unique_ptr<Name> result(new Name(path + "/" + file_name, thing_of(record->header, std::move(arena))));
+    std::unique_ptr<Name> result(new Name(path + "/" + file_name, object_of(record->header, std::move(arena))));
     Status added = result->add_entry();
     if (!added) return std::move(added).error();
     return result;
@@ -270,7 +270,7 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
     if (!open) return std::move(open).error();
     header = open->record.header;
   }
-  std::unique_ptr<Name> result(new Name(path, thing_of(header, std::move(arena))));
+  std::unique_ptr<Name> result(new Name(path, object_of(header, std::move(arena))));
   Status added = result->add_entry();
   CheckedFd inherited(std::move(part));
   platform::end_part(inherited);  // this process has its own part; ends the parent's copy too
@@ -281,8 +281,8 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
 Status Name::add_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  if (Status same = open->check(thing_.arena->uuid(), thing_.block); !same) return same;
-  const NameEntry mine{platform::process_id(), thing_.arena->fd(), 0};
+  if (Status same = open->check(object_.arena->uuid(), object_.block); !same) return same;
+  const NameEntry mine{platform::process_id(), object_.arena->fd(), 0};
   Status written = open->add(mine);
   if (!written) return written;
   pid_ = mine.pid;
@@ -296,10 +296,10 @@ Status Name::add_entry() {
 Status Name::remove_entry() {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  if (!open->is(thing_.arena->uuid(), thing_.block)) return success();
+  if (!open->is(object_.arena->uuid(), object_.block)) return success();
   Status cleared = open->clear(
       [&](const NameEntry& entry) {
-        return entry.pid == pid_ && entry.fd == thing_.arena->fd() && entry.transfer == 0;
+        return entry.pid == pid_ && entry.fd == object_.arena->fd() && entry.transfer == 0;
       },
       1);
   if (!cleared) return cleared;

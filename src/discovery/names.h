@@ -46,7 +46,7 @@ enum class NamedKind : std::uint32_t {
 
 // A name has parts, which '/' separates: "robot/lidar". It has 1 to 200 bytes, of which '/' and '%' count three each
 // because its file name has "%2F" and "%25" for them. No part is empty or begins with '.'.
-struct NamedThing {
+struct NamedObject {
   NamedKind kind = NamedKind::kArena;
   std::shared_ptr<memory::Arena> arena{};
   std::uint64_t block = 0;  // packed
@@ -59,7 +59,7 @@ class Name {
   // Creates a name. Code::kExists if a living process holds that name, Code::kInvalid for a text that cannot be a name.
   // A process also holds the name if its file was removed, as long as this process can see it in /proc; the file is
   // then restored.
-  static Result<std::unique_ptr<Name>> create(const std::string& name, const NamedThing& thing);
+  static Result<std::unique_ptr<Name>> create(const std::string& name, const NamedObject& object);
   // Opens a name. Waits at most `timeout` for a process to create it (none: forever). Code::kNotFound, or kTimeout
   // after a wait, if there is none, or if every process that held it has exited; the text lists the searched folders.
   // Code::kUnavailable if the system refuses access to it. Code::kInterrupted by `hooks`.
@@ -75,7 +75,7 @@ class Name {
   Name(const Name&) = delete;
   Name& operator=(const Name&) = delete;
 
-  const NamedThing& thing() const noexcept { return thing_; }
+  const NamedObject& object() const noexcept { return object_; }
   const std::string& path() const noexcept { return path_; }
   // Releases the name early, for example before an exit that runs no destructors.
   void leave() noexcept;
@@ -95,14 +95,14 @@ class Name {
   Status note_arrival(std::uint64_t transfer);
 
  private:
-  Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}
+  Name(std::string path, NamedObject object) : path_(std::move(path)), object_(std::move(object)) {}
   static Result<std::unique_ptr<Name>> open_now(const std::vector<std::string>& paths, const std::string& file_name);
   Status add_entry();
   Status remove_entry();
   void end_part() noexcept;
 
   std::string path_;
-  NamedThing thing_;
+  NamedObject object_;
   platform::ForkSafeMutex mutex_{};  // Taken to end the part. The part is set before the object is shared.
   int pid_ = 0;                      // Process that has the part.
   platform::CheckedFd part_{};       // This process's part in the file.

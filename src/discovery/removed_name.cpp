@@ -28,7 +28,7 @@ Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& 
     auto seen = platform::stat_private_file(part);
     if (!seen && platform::is_exhausted(seen.error())) return std::move(seen).error();
     if (!seen) continue;
-    const auto kept = kept_record(*seen);
+    const auto kept = stored_record(*seen);
     if (!kept || !kept->is_kept) continue;
     RemovedName found;
     found.bytes = std::move(seen->bytes);

@@ -37,13 +37,13 @@ inline bool is_hoarding(memory::Arena& arena, std::uint64_t uncounted) noexcept 
   return held > uncounted && held - uncounted > arena.pool().max_bytes() / 2;
 }
 
-// Returns the policy for a published value, which is read-only. Ignores the bytes that `thing` itself holds.
-template <class Thing>
-CopyPolicy copy_policy_of_published(CopyPolicy asked, const Thing& thing, bool in_block) noexcept {
+// Returns the policy for a published value, which is read-only. Ignores the bytes that `object` itself holds.
+template <class Object>
+CopyPolicy copy_policy_of_published(CopyPolicy asked, const Object& object, bool in_block) noexcept {
   if (!in_block) return CopyPolicy::kAll;
   if (asked != CopyPolicy::kAuto) return asked;
-  memory::Arena& arena = *thing.arena();
-  const bool is_hoarded = is_hoarding(arena, 0) && is_hoarding(arena, thing.kept_bytes());
+  memory::Arena& arena = *object.arena();
+  const bool is_hoarded = is_hoarding(arena, 0) && is_hoarding(arena, object.kept_bytes());
   return is_hoarded ? CopyPolicy::kAll : CopyPolicy::kAuto;
 }
 

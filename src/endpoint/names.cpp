@@ -14,7 +14,7 @@
 namespace shmtree::endpoint {
 
 using discovery::NamedKind;
-using discovery::NamedThing;
+using discovery::NamedObject;
 using discovery::NameInTransit;
 using memory::Arena;
 using platform::UniqueFd;
@@ -22,7 +22,7 @@ using platform::UniqueFd;
 namespace {
 
 bool is_same(const Name& name, const std::string& path, const Arena& arena) {
-  return name.path() == path && std::memcmp(name.thing().arena->uuid(), arena.uuid(), 16) == 0;
+  return name.path() == path && std::memcmp(name.object().arena->uuid(), arena.uuid(), 16) == 0;
 }
 
 // The object of an entry exists while the mutex is held, since the deleter of its last reference calls forget().
@@ -32,7 +32,7 @@ class Names {
 
   // Returns the object that this process already has for that name and arena; otherwise registers `name`.
   std::shared_ptr<Name> remember(std::unique_ptr<Name> name) {
-    if (auto existing = find(name->path(), *name->thing().arena)) return existing;
+    if (auto existing = find(name->path(), *name->object().arena)) return existing;
     std::shared_ptr<Name> shared(name.release(), [](Name* last) {
       last->leave();
       of_process().forget(last);
@@ -154,9 +154,9 @@ Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
 
 }  // namespace
 
-Result<std::shared_ptr<Name>> create_name(const std::string& name, const NamedThing& thing) {
+Result<std::shared_ptr<Name>> create_name(const std::string& name, const NamedObject& object) {
   Names::of_process().sweep_in_transit();
-  return remembered(Name::create(name, thing));
+  return remembered(Name::create(name, object));
 }
 
 Result<std::shared_ptr<Name>> open_name(const std::string& name, std::optional<std::chrono::nanoseconds> timeout,
@@ -168,8 +168,8 @@ Result<std::shared_ptr<Name>> open_name(const std::string& name, std::optional<s
 Result<std::shared_ptr<Name>> open_known(const std::string& name, NamedKind kind,
                                          std::optional<std::chrono::nanoseconds> timeout, platform::WaitHooks* hooks) {
   auto known = open_name(name, timeout, hooks);
-  if (!known || (*known)->thing().kind == kind) return known;
-  return Error{Code::kInvalid, "the name \"" + name + "\" belongs to " + in_sentence((*known)->thing().kind)};
+  if (!known || (*known)->object().kind == kind) return known;
+  return Error{Code::kInvalid, "the name \"" + name + "\" belongs to " + in_sentence((*known)->object().kind)};
 }
 
 const char* in_sentence(NamedKind kind) noexcept {

@@ -18,7 +18,7 @@ namespace shmtree::endpoint {
 using discovery::Name;
 
 // See Name::create() and Name::open(). Releasing the last reference detaches this process from the name.
-Result<std::shared_ptr<Name>> create_name(const std::string& name, const discovery::NamedThing& thing);
+Result<std::shared_ptr<Name>> create_name(const std::string& name, const discovery::NamedObject& object);
 Result<std::shared_ptr<Name>> open_name(const std::string& name,
                                         std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
                                         platform::WaitHooks* hooks = nullptr);

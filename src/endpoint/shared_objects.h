@@ -47,9 +47,9 @@ template <class Object>
 Result<std::shared_ptr<Name>> register_object(const std::optional<std::string>& name, discovery::NamedKind kind,
                                               const Object& object) {
   if (!name) return std::shared_ptr<Name>();
-  discovery::NamedThing thing{.kind = kind, .arena = object.arena()};
-  thing.block = memory::pack(object.block());
-  return create_name(*name, thing);
+  discovery::NamedObject named{.kind = kind, .arena = object.arena()};
+  named.block = memory::pack(object.block());
+  return create_name(*name, named);
 }
 
 // Opens the object named `name`. Errors: those of open_known() and Object::open().
@@ -59,8 +59,8 @@ Result<Known<Object>> open_object(const std::string& name, discovery::NamedKind 
                                   const platform::WaitContext& wait = {}) {
   auto known = open_known(name, kind, timeout, wait.hooks);
   if (!known) return std::move(known).error();
-  const discovery::NamedThing& thing = (*known)->thing();
-  auto object = Object::open(thing.arena, memory::unpack(thing.block), wait);
+  const discovery::NamedObject& named = (*known)->object();
+  auto object = Object::open(named.arena, memory::unpack(named.block), wait);
   if (!object) return std::move(object).error();
   return Known<Object>{std::move(*object), std::move(*known)};
 }

@@ -105,14 +105,14 @@ Result<bool> Store::await_newer(std::uint64_t known, WakeAddress hub) {
   return is_newer(known);
 }
 
-Store::Kept Store::kept() const noexcept {
+Store::Retained Store::retained() const noexcept {
   const std::uint64_t end = ring()->tail();
-  Kept kept;
+  Retained all;
   for (std::uint64_t ticket = ring()->oldest(); ticket < end; ++ticket) {
-    ++kept.versions;
-    kept.bytes += ring()->frame_bytes(ticket);
+    ++all.versions;
+    all.bytes += ring()->frame_bytes(ticket);
   }
-  return kept;
+  return all;
 }
 
 }  // namespace shmtree::latest

@@ -72,12 +72,13 @@ class Store {
   Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
   bool is_newer(std::uint64_t known) const { return version() > known || !ring()->check_publishers(); }
 
-  // publishers(): the processes that publish. kept(): number of versions that can be read, and bytes of their frames.
+  // publishers(): the processes that publish. retained(): number of versions that can be read, and bytes of their
+  // frames.
   std::vector<int> publishers() const { return ring()->publishers(); }
-  struct Kept {
+  struct Retained {
     std::uint64_t versions = 0, bytes = 0;
   };
-  Kept kept() const noexcept;
+  Retained retained() const noexcept;
   std::uint64_t kept_bytes() const noexcept { return ring()->kept_bytes(); }
 
  private:

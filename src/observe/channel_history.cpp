@@ -45,13 +45,13 @@ std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
   return std::nullopt;
 }
 
-// Returns the index of the object in the wait's block, if `things` has it, and sets the wait's name to it.
-template <class Thing>
-std::optional<std::size_t> index_of(ObservedWait& wait, const std::vector<Thing>& things, const char* kind) {
+// Returns the index of the object in the wait's block, if `objects` has it, and sets the wait's name to it.
+template <class Object>
+std::optional<std::size_t> index_of(ObservedWait& wait, const std::vector<Object>& objects, const char* kind) {
   const auto found =
-      std::find_if(things.begin(), things.end(), [&](const auto& one) { return one.block == wait.block; });
-  if (found == things.end()) return std::nullopt;
-  const auto index = static_cast<std::size_t>(found - things.begin());
+      std::find_if(objects.begin(), objects.end(), [&](const auto& one) { return one.block == wait.block; });
+  if (found == objects.end()) return std::nullopt;
+  const auto index = static_cast<std::size_t>(found - objects.begin());
   wait.at = std::string(kind) + " " + (found->names.empty() ? std::to_string(index) : found->names.front());
   return index;
 }

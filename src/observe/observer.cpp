@@ -76,8 +76,8 @@ void fill_counts(const ArenaHeader& header, const ObservedParticipants& particip
   info.locked_by = participants.owner_of_lock(header.arena_lock.load());
 }
 
-void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const ObservedParticipants& participants,
-               const EndsInTransit& in_transit, ObservedArena& info) {
+void add_object(const ArenaFile& file, BlockRef block, std::uint32_t kind, const ObservedParticipants& participants,
+                const EndsInTransit& in_transit, ObservedArena& info) {
   switch (static_cast<BlockKind>(kind)) {
     case BlockKind::kChannel: info.channels.push_back(snapshot_channel(file, block, participants, in_transit)); break;
     case BlockKind::kLatest: info.latests.push_back(snapshot_latest(file, block, participants)); break;
@@ -119,7 +119,7 @@ Status read_arena(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
     holdings.count(id, block);
     const BlockRef ref{id, memory::generation_of_block(block.word.load())};
     if (memory::state_of(block.word.load()) == memory::BlockState::kLive)
-      add_thing(file, ref, block.kind.load(), *participants, in_transit, info);
+      add_object(file, ref, block.kind.load(), *participants, in_transit, info);
   });
   info.holders = std::move(holdings.found);
   info.participants = participants->all();
@@ -128,10 +128,10 @@ Status read_arena(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
 
 // Adds a name to the object in its block. Adds a name that belongs to no such object, such as an array's, to the arena.
 void add_name(ObservedArena& arena, const discovery::SeenName& seen) {
-  const auto add_to = [&seen](auto& things) {
-    for (ObservedThing& thing : things) {
-      if (thing.block != seen.block) continue;
-      thing.names.push_back(seen.name);
+  const auto add_to = [&seen](auto& objects) {
+    for (ObservedObject& object : objects) {
+      if (object.block != seen.block) continue;
+      object.names.push_back(seen.name);
       return true;
     }
     return false;

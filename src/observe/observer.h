@@ -23,7 +23,7 @@ Result<std::vector<ObservedArena>> snapshot_all();
 // the file is not an arena, or not yet.
 Result<std::optional<ObservedArena>> snapshot_arena(platform::UniqueFd fd, OpenArena open);
 
-// Returns the messages queued in a channel, or none if the channel no longer exists. `block` is ObservedThing::block.
+// Returns the messages queued in a channel, or none if the channel no longer exists. `block` is ObservedObject::block.
 Result<std::vector<MessageInfo>> snapshot_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
                                                 std::uint64_t max_bytes);
 

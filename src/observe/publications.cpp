@@ -18,7 +18,7 @@ namespace {
 // info.refused then has the reason.
 template <class Header>
 std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, std::uint64_t magic,
-                                        std::uint32_t version, ObservedThing& info) {
+                                        std::uint32_t version, ObservedObject& info) {
   info.block = memory::pack(block);
   auto header = file.read_still<Header>(block, info.consistent);
   if (header == nullptr) {

@@ -76,7 +76,7 @@ struct ObservedHolder {
 };
 
 /// The part that all objects in an arena have in common.
-struct ObservedThing {
+struct ObservedObject {
   std::uint64_t block = 0;           ///< Block of the object, which identifies it in its arena.
   std::vector<std::string> names{};  ///< Its names, as bytes.
   /// The reason why the object could not be read; all other members are then unset. Empty if it was read.
@@ -109,7 +109,7 @@ struct ObservedLimit {
 };
 
 /// A channel or queue. The counts are those of ChannelStats (pair.h).
-struct ObservedChannel : ObservedThing {
+struct ObservedChannel : ObservedObject {
   std::uint64_t put = 0;             ///< Messages put so far.
   std::uint64_t received = 0;        ///< Messages received so far.
   std::uint64_t queued = 0;          ///< Messages that can be received, including returned ones.
@@ -145,7 +145,7 @@ struct ObservedChannel : ObservedThing {
 };
 
 /// A Latest.
-struct ObservedLatest : ObservedThing {
+struct ObservedLatest : ObservedObject {
   std::uint64_t version = 0;      ///< Number of the newest version. 0: none yet.
   std::uint64_t history = 0;      ///< Versions kept besides the newest.
   std::vector<int> publishers{};  ///< Process ids of the publishers.
@@ -160,7 +160,7 @@ struct ObservedSubscriber {
 };
 
 /// A Broadcast.
-struct ObservedBroadcast : ObservedThing {
+struct ObservedBroadcast : ObservedObject {
   std::uint64_t put = 0;                          ///< Messages put so far.
   std::uint64_t capacity = 0;                     ///< Messages that a slow subscriber may be behind.
   std::uint64_t history = 0;                      ///< Messages kept for later subscribers.
@@ -170,7 +170,7 @@ struct ObservedBroadcast : ObservedThing {
 };
 
 /// A replay buffer.
-struct ObservedReplay : ObservedThing {
+struct ObservedReplay : ObservedObject {
   std::uint64_t rows = 0;           ///< Rows that can be sampled.
   std::uint64_t capacity = 0;       ///< Maximum number of rows.
   std::uint64_t record_bytes = 0;   ///< Size of a row.

@@ -26,16 +26,16 @@ using platform::Deadline;
 // --- Putting ---------------------------------------------------------------------------------------------------------
 
 // The argument of one call: a Frame, or any buffer that contains a frame.
-struct Given {
+struct FrameArgument {
   std::span<const std::byte> bytes{};
   format::FrameContents contents{};
   bool known_portable = false;
   Py_buffer buffer{};
 
-  Given() = default;
-  Given(const Given&) = delete;
-  Given& operator=(const Given&) = delete;
-  ~Given() {
+  FrameArgument() = default;
+  FrameArgument(const FrameArgument&) = delete;
+  FrameArgument& operator=(const FrameArgument&) = delete;
+  ~FrameArgument() {
     if (buffer.obj) PyBuffer_Release(&buffer);
   }
   // Returns false with a Python error set.
@@ -102,7 +102,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   }
   const Span span("shmtree.put_frame");
   Endpoint* const self = as_endpoint(object);
-  Given frame;
+  FrameArgument frame;
   if (!frame.take(given[0])) return nullptr;
   const endpoint::Call call(self->port, End::kSending);
   Channel* channel = begin_sending(self);

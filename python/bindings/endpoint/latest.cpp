@@ -122,7 +122,7 @@ PyObject* frame_after(PyObject* self, PyObject* given) {
 
 PyObject* latest_stats(PyObject* self, PyObject*) {
   return LatestEnd::with_open(self, [&](Store& store) {
-    const Store::Kept kept = store.kept();
+    const Store::Retained kept = store.retained();
     return new_reference_from([&] {
       return py::dict("version"_a = store.version(), "history"_a = store.history(), "versions"_a = kept.versions,
                       "bytes"_a = kept.bytes, "publishers"_a = store.publishers(),

@@ -14,7 +14,7 @@ namespace shmtree::python {
 namespace py = pybind11;
 using namespace py::literals;
 using discovery::NamedKind;
-using discovery::NamedThing;
+using discovery::NamedObject;
 using endpoint::Name;
 using memory::Arena;
 
@@ -27,8 +27,8 @@ py::object text(const std::string& name) {
 
 std::shared_ptr<Name> create_name(const std::string& name, int kind, std::shared_ptr<Arena> arena, std::uint64_t block,
                                   std::string note) {
-  const NamedThing thing{static_cast<NamedKind>(kind), std::move(arena), block, std::move(note)};
-  return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
+  const NamedObject object{static_cast<NamedKind>(kind), std::move(arena), block, std::move(note)};
+  return unwrap(without_gil([&] { return endpoint::create_name(name, object); }));
 }
 
 // `timeout` is in seconds; None blocks indefinitely. `kind` is that of the object; None accepts every kind.
@@ -57,12 +57,12 @@ void bind_names(py::module_& module) {
           "path"_a, "arena"_a, "part"_a = -1)
       .def("part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); })
       .def_property_readonly("path", &Name::path)
-      .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
+      .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.object().kind); })
       .def_property_readonly("kind_in_sentence",
-                             [](const Name& name) { return endpoint::in_sentence(name.thing().kind); })
-      .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })
-      .def_property_readonly("block", [](const Name& name) { return name.thing().block; })
-      .def_property_readonly("note", [](const Name& name) { return py::bytes(name.thing().note); });
+                             [](const Name& name) { return endpoint::in_sentence(name.object().kind); })
+      .def_property_readonly("arena", [](const Name& name) { return name.object().arena; })
+      .def_property_readonly("block", [](const Name& name) { return name.object().block; })
+      .def_property_readonly("note", [](const Name& name) { return py::bytes(name.object().note); });
   module.def(
       "give_up_part",
       [](const std::string& path, int part) {

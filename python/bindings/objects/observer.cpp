@@ -42,7 +42,7 @@ py::object first_of(const std::vector<std::string>& names) {
   return names.empty() ? py::object(py::none()) : text(names.front());
 }
 
-py::dict described(const ObservedThing& object) {
+py::dict described(const ObservedObject& object) {
   return py::dict("block"_a = object.block, "names"_a = texts(object.names), "refused"_a = reason(object.refused),
                   "consistent"_a = object.consistent);
 }

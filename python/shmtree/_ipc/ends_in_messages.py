@@ -146,9 +146,9 @@ def opened(handle: bytes, opens: Callable[[_core.Arena, int, _core.Name | None],
         return gone()
 
 
-def _closing(thing: _C) -> _C:
-    thing.close()
-    return thing
+def _closing(end: _C) -> _C:
+    end.close()
+    return end
 
 
 def _flatten_array(array: SharedArray) -> object:

@@ -131,16 +131,16 @@ def _pids(channel: dict[str, Any]) -> list[int]:
     return users(channel, "sender") + users(channel, "receiver")
 
 
-def things(arena: dict[str, Any]) -> list[dict[str, Any]]:
+def objects(arena: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the channels and all other objects in an arena."""
-    return [thing for key in ("channels", "latests", "broadcasts", "replays") for thing in arena.get(key, ())]
+    return [observed for key in ("channels", "latests", "broadcasts", "replays") for observed in arena.get(key, ())]
 
 
 def is_of(arena: dict[str, Any], text: str) -> bool:
     """Returns True if a pid, a name or the first digits of a uuid identify this arena."""
     if text.isdecimal() and any(opener["pid"] == int(text) for opener in arena["openers"]):
         return True
-    if text in arena["names"] or any(text in thing["names"] for thing in things(arena)):
+    if text in arena["names"] or any(text in observed["names"] for observed in objects(arena)):
         return True
     return len(text) >= 8 and arena["uuid"].startswith(text)
 

@@ -11,9 +11,9 @@ from .. import _core
 from .tensors import check_tensor_dtype
 
 
-def is_tensor(thing: Any) -> bool:
+def is_tensor(obj: Any) -> bool:
     torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.Tensor)
+    return torch is not None and isinstance(obj, torch.Tensor)
 
 
 def is_dtype(dtype: Any) -> bool:

@@ -15,9 +15,9 @@ from .._codec.device_leaf import DeviceLeaf, device_flat
 from . import sparse
 
 
-def is_on_device(thing: Any) -> bool:
+def is_on_device(obj: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, torch.Tensor) and bool(thing.device.type not in ("cpu", "meta"))
+    return torch is not None and isinstance(obj, torch.Tensor) and bool(obj.device.type not in ("cpu", "meta"))
 
 
 def receive_device(flat: Any, may_import: bool) -> Any:
@@ -30,25 +30,25 @@ def receive_device(flat: Any, may_import: bool) -> Any:
     return _received.receive(about, sender, location)
 
 
-def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:
+def device_leaf(obj: Any, home: bytes | None, portable: bool) -> Any:
     """Returns the object to send in place of a sparse tensor, or of a tensor or array on a device.
 
-    `home` is the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `thing`.
+    `home` is the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `obj`.
     An example is device memory without a channel, because no arena would keep it. Raises NotPortable for device memory
     if `portable` is true.
     """
-    if portable and _portable.is_on_device(thing):
-        _portable.refuse(thing)
+    if portable and _portable.is_on_device(obj):
+        _portable.refuse(obj)
     torch = sys.modules.get("torch")
-    on_host = torch is not None and isinstance(thing, torch.Tensor) and not thing.is_cuda
-    if on_host and (leaf := sparse.leaf_of(thing)) is not None:
+    on_host = torch is not None and isinstance(obj, torch.Tensor) and not obj.is_cuda
+    if on_host and (leaf := sparse.leaf_of(obj)) is not None:
         return leaf
     arena = None if home is None or on_host else _core.find_arena(home)
     if arena is None:
         return None
     from ..cuda import _sent
 
-    return _sent.leaf_of(thing, arena)
+    return _sent.leaf_of(obj, arena)
 
 
 _core._register(DeviceLeaf, device_flat, receive_device, True)

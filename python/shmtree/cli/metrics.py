@@ -97,10 +97,10 @@ class _Page:
             for name, text, _ in _ALL
         }
 
-    def add(self, families: list[tuple[str, str, str]], thing: dict[str, Any], /, **labels: object) -> None:
+    def add(self, families: list[tuple[str, str, str]], entry: dict[str, Any], /, **labels: object) -> None:
         printable = {key: drawing.printable(str(value)) for key, value in labels.items()}
         for name, _, key in families:
-            self._metrics[name].add_sample(f"shmtree_{name}", printable, thing[key])
+            self._metrics[name].add_sample(f"shmtree_{name}", printable, entry[key])
 
     def collect(self) -> Iterable[Any]:
         return self._metrics.values()
@@ -131,20 +131,22 @@ def _add_arena(page: _Page, arena: dict[str, Any]) -> None:
         page.add(_HOLDER, holder, arena=uuid, pid=holder["pid"])
     _add_waits(page, arena)
     for kind, families in (("channel", _CHANNEL), ("latest", _LATEST), ("broadcast", _BROADCAST), ("replay", _REPLAY)):
-        for number, thing in enumerate(arena[f"{kind}s"]):
-            labels = {"arena": uuid, kind: next(iter(thing["names"]), number)}
-            if thing["refused"]:
-                labels = {"arena": uuid, "thing": f"{kind} {labels[kind]}", "reason": thing["refused"]}
+        for number, entry in enumerate(arena[f"{kind}s"]):
+            labels = {"arena": uuid, kind: next(iter(entry["names"]), number)}
+            if entry["refused"]:
+                labels = {"arena": uuid, "thing": f"{kind} {labels[kind]}", "reason": entry["refused"]}
                 page.add(_REFUSED, {"one": 1}, **labels)
                 continue
-            capacity = thing.get("capacity") or float("inf")
+            capacity = entry.get("capacity") or float("inf")
             page.add(
-                families, {**thing, "capacity": capacity, "publishing": len(thing.get("publishers", ()))}, **labels
+                families,
+                {**entry, "capacity": capacity, "publishing": len(entry.get("publishers", ()))},
+                **labels,
             )
             for end in ("sender", "receiver") if kind == "channel" else ():
-                limits = (thing["limiting"] or {}).get("end") == end
+                limits = (entry["limiting"] or {}).get("end") == end
                 page.add(_LIMITING, {"limiting": int(limits)}, **labels, end=end)
-            for number, subscriber in enumerate(thing["subscribers"] if kind == "broadcast" else ()):
+            for number, subscriber in enumerate(entry["subscribers"] if kind == "broadcast" else ()):
                 page.add(_SUBSCRIBER, subscriber, **labels, subscriber=number, pid=subscriber["pid"] or "")
 
 

@@ -35,10 +35,10 @@ def refused(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the arenas and channels that could not be read: `what`, `pids` and `reason`."""
     for arena in snapshot["arenas"]:
         pids = [opener["pid"] for opener in arena["openers"]]
-        things = [(f"arena {label(arena)}", arena["refused"])]
+        objects = [(f"arena {label(arena)}", arena["refused"])]
         for number, channel in enumerate(arena.get("channels", ())):
-            things.append((f"channel {channel_label(arena, number)}", channel["refused"]))
-        yield from ({"what": what, "pids": pids, "reason": reason} for what, reason in things if reason)
+            objects.append((f"channel {channel_label(arena, number)}", channel["refused"]))
+        yield from ({"what": what, "pids": pids, "reason": reason} for what, reason in objects if reason)
 
 
 def refusals(snapshot: dict[str, Any]) -> list[str]:
@@ -46,7 +46,7 @@ def refusals(snapshot: dict[str, Any]) -> list[str]:
     found: dict[str, list[str]] = {}
     for each in refused(snapshot):
         found.setdefault(each["reason"], []).append(each["what"])
-    return [f"Cannot read {first(things)}: {reason}." for reason, things in found.items()]
+    return [f"Cannot read {first(objects)}: {reason}." for reason, objects in found.items()]
 
 
 def first(labels: list[str]) -> str:
@@ -91,8 +91,8 @@ def _openers(arena: dict[str, Any]) -> str:
     return f"only observed by {pids}" if any(opener["read_only"] for opener in arena["openers"]) else pids
 
 
-def _named(things: list[dict[str, Any]], kind: str) -> list[list[str]]:
-    return [[f"  {printable(name)}", kind, "", "", ""] for thing in things for name in thing["names"]]
+def _named(objects: list[dict[str, Any]], kind: str) -> list[list[str]]:
+    return [[f"  {printable(name)}", kind, "", "", ""] for observed in objects for name in observed["names"]]
 
 
 def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str) -> str:
@@ -196,18 +196,18 @@ def inspect(arena: dict[str, Any]) -> str:
         )
     for number in range(len(arena["channels"])):
         lines += inspect_channel(arena, number)
-    lines += [_thing("latest", _latest, one) for one in arena["latests"]]
-    lines += [_thing("broadcast", _broadcast, one) for one in arena["broadcasts"]]
-    lines += [_thing("replay", _replay, one) for one in arena["replays"]]
+    lines += [_line("latest", _latest, one) for one in arena["latests"]]
+    lines += [_line("broadcast", _broadcast, one) for one in arena["broadcasts"]]
+    lines += [_line("replay", _replay, one) for one in arena["replays"]]
     return "\n".join(lines)
 
 
-def names_of(thing: dict[str, Any]) -> str:
-    return ", ".join(map(printable, thing["names"])) or "(unnamed)"
+def names_of(observed: dict[str, Any]) -> str:
+    return ", ".join(map(printable, observed["names"])) or "(unnamed)"
 
 
-def _thing(kind: str, describe: Callable[[dict[str, Any]], str], thing: dict[str, Any]) -> str:
-    return f"  {kind} {names_of(thing)}: {thing['refused'] or describe(thing)}"
+def _line(kind: str, describe: Callable[[dict[str, Any]], str], observed: dict[str, Any]) -> str:
+    return f"  {kind} {names_of(observed)}: {observed['refused'] or describe(observed)}"
 
 
 def _latest(latest: dict[str, Any]) -> str:

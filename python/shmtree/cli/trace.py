@@ -124,24 +124,24 @@ def _newest(begin: int, end: int) -> range:
     return range(max(begin, end - _MAX_MESSAGES), end)
 
 
-def _source(arena: dict[str, Any], kind: str, thing: dict[str, Any], name: str) -> Traced:
+def _source(arena: dict[str, Any], kind: str, entry: dict[str, Any], name: str) -> Traced:
     core = _core.open_arena(bytes.fromhex(arena["uuid"]))
     if kind != "channels":
-        published = (_core.Ring if kind == "broadcasts" else _core.LatestStore).open(core, thing["block"])
+        published = (_core.Ring if kind == "broadcasts" else _core.LatestStore).open(core, entry["block"])
         return _Counter(published.progress, name)
-    channel = _core.Channel.open(core, thing["block"])
+    channel = _core.Channel.open(core, entry["block"])
     try:
         return _Tap(channel, name)
     except OutOfSharedMemory:
-        return _Counter(functools.partial(_progress_of, channel, thing), name)
+        return _Counter(functools.partial(_progress_of, channel, entry), name)
 
 
-def _progress_of(channel: _core.Channel, thing: dict[str, Any]) -> _Progress:
+def _progress_of(channel: _core.Channel, entry: dict[str, Any]) -> _Progress:
     """Returns the same as `Ring.progress`, for a pair or a queue. Names a receiver only if there is exactly one."""
     stats = channel.stats()
-    pids = thing["receiver_pids"]
+    pids = entry["receiver_pids"]
     reader = pids[0] if len(pids) == 1 else 0
-    return stats["put"], thing["sender_pids"], [(0, reader, stats["received"])], True
+    return stats["put"], entry["sender_pids"], [(0, reader, stats["received"])], True
 
 
 def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any], str]]:
@@ -151,12 +151,12 @@ def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], str, dict[st
         for name in left & set(arena["names"]) if arena["refused"] else ():
             raise Error(f"cannot trace the name {name!r}: {arena['refused']}")
         for kind in ("channels", "broadcasts", "latests"):
-            for number, thing in enumerate(arena.get(kind, ())):
-                if thing["refused"] is None and (not names or left & set(thing["names"])):
-                    left -= set(thing["names"])
+            for number, entry in enumerate(arena.get(kind, ())):
+                if entry["refused"] is None and (not names or left & set(entry["names"])):
+                    left -= set(entry["names"])
                     shown = number if kind == "channels" else f"{kind[:-1]} {number}"
-                    name = drawing.printable(thing["names"][0]) if thing["names"] else f"{tables.label(arena)}:{shown}"
-                    yield arena, kind, thing, name
+                    name = drawing.printable(entry["names"][0]) if entry["names"] else f"{tables.label(arena)}:{shown}"
+                    yield arena, kind, entry, name
     if left:
         raise FileNotFoundError(f"no channel named {' or '.join(map(repr, sorted(left)))}; shmtree ls lists the names")
 
@@ -172,9 +172,9 @@ def trace(
     sources: list[Traced] = []
     refused: list[str] = []
     try:
-        for arena, kind, thing, name in _chosen(names):
+        for arena, kind, entry, name in _chosen(names):
             try:
-                sources.append(_source(arena, kind, thing, name))
+                sources.append(_source(arena, kind, entry, name))
             except (OSError, ValueError, Error) as error:
                 if names:
                     raise

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .._ipc.observer import Observer, is_of, seen, things, users
+from .._ipc.observer import Observer, is_of, objects, seen, users
 from . import drawing, tables
 from .arguments import add_json, add_verb
 
@@ -53,11 +53,11 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
             side = _awaited_side(wait)
             arriving = [0] if channel[f"{side}s_in_transit"] else []  # in transit to an unknown process
             return [*holders, *(users(channel, side) or channel[f"{side}_pids"]), *arriving]
-    for thing in (*arena["latests"], *arena["broadcasts"]):
-        if thing["block"] == wait["block"] and not thing["refused"]:
+    for observed in (*arena["latests"], *arena["broadcasts"]):
+        if observed["block"] == wait["block"] and not observed["refused"]:
             if wait["what"] in ("message", "newer version"):
-                return list(thing["publishers"])
-            return _slowest(thing["subscribers"])
+                return list(observed["publishers"])
+            return _slowest(observed["subscribers"])
     return holders
 
 
@@ -167,7 +167,7 @@ def _chosen(waits: list[Wait], snapshot: dict[str, Any], what: str) -> list[Wait
     start = {wait["pid"] for wait in waits if str(wait["pid"]) == what}
     for arena in snapshot["arenas"]:
         is_arena = what in arena["names"] or (not what.isdecimal() and arena["uuid"].startswith(what))
-        named = [each for each in things(arena) if is_arena or what in each["names"]]
+        named = [each for each in objects(arena) if is_arena or what in each["names"]]
         blocks = {each["block"] for each in named}
         start.update(*(each.get(f"{end}_pids", ()) for each in named for end in ("sender", "receiver")))
         start |= {w["pid"] for w in waits if w["arena"] == arena["uuid"] and (is_arena or w["block"] in blocks)}

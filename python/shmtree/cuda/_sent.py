@@ -77,18 +77,18 @@ _of_parent: list[Any] = []
 _lock = threading.RLock()  # protects _lent; never held while waiting; recursive, because a destructor may run under it
 
 
-def leaf_of(thing: Any, arena: _core.Arena) -> DeviceLeaf | None:
+def leaf_of(obj: Any, arena: _core.Arena) -> DeviceLeaf | None:
     """Returns the value to send in place of a CUDA tensor or an array with ``__cuda_array_interface__``; else None.
 
     Raises DeviceError if its memory cannot be transferred to another process.
     """
     torch = sys.modules.get("torch")
     source = None
-    if torch is not None and isinstance(thing, torch.Tensor):
-        if thing.is_cuda:
-            source = _source_of_tensor(torch, thing)
+    if torch is not None and isinstance(obj, torch.Tensor):
+        if obj.is_cuda:
+            source = _source_of_tensor(torch, obj)
     else:
-        source = _source_of_array(thing)
+        source = _source_of_array(obj)
     return None if source is None else _lend(source, arena)
 
 

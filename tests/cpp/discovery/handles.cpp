@@ -126,10 +126,10 @@ TEST_CASE("a name finds its arena and cannot be created twice") {
   auto made = Name::create(name, {NamedKind::kChannel, arena, 42, "a note"});
   REQUIRE(made.ok());
   auto opened = Name::open(name).value();
-  CHECK(opened->thing().arena == arena);
-  CHECK(opened->thing().block == 42);
-  CHECK(opened->thing().note == "a note");
-  CHECK(opened->thing().kind == NamedKind::kChannel);
+  CHECK(opened->object().arena == arena);
+  CHECK(opened->object().block == 42);
+  CHECK(opened->object().note == "a note");
+  CHECK(opened->object().kind == NamedKind::kChannel);
   CHECK(Name::create(name, {NamedKind::kArena, arena, 0, ""}).code() == Code::kExists);
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("a name with parts is found under the same parts only") {
   const std::string first = unique_name(), name = first + "/lidar/front";
   const auto arena = new_arena();
   auto made = Name::create(name, {NamedKind::kChannel, arena, 42, ""}).value();
-  CHECK(Name::open(name).value()->thing().block == 42);
+  CHECK(Name::open(name).value()->object().block == 42);
   CHECK(std::filesystem::path(made->path()).filename() == first + "%2Flidar%2Ffront");
   for (const std::string& other : {std::string(first), first + "/lidar", first + "%2Flidar%2Ffront"})
     CHECK(Name::open(other).code() == Code::kNotFound);
@@ -178,7 +178,7 @@ TEST_CASE("a name is in use while its file has a locked part") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
-  const discovery::NamedThing thing{NamedKind::kArena, arena, 0, ""};
+  const discovery::NamedObject thing{NamedKind::kArena, arena, 0, ""};
   const std::string path = Name::create(name, thing).value()->path();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   auto opened = platform::open_private_directory(folder.string(), platform::IfMissing::kFail).value();
@@ -241,7 +241,7 @@ TEST_CASE("a name in transit is kept until its last transfer ends") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
-  const discovery::NamedThing thing{NamedKind::kChannel, arena, 42, ""};
+  const discovery::NamedObject thing{NamedKind::kChannel, arena, 42, ""};
   auto made = Name::create(name, thing).value();
   const std::string path = made->path();
   discovery::NameInTransit given(*made);
@@ -274,7 +274,7 @@ TEST_CASE("a name in transit is kept for a giver with a hidden pid") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
-  const discovery::NamedThing thing{NamedKind::kArena, arena, 0, ""};
+  const discovery::NamedObject thing{NamedKind::kArena, arena, 0, ""};
   const test::Gate given_it, done;
   test::Child giver([&] {
     const auto mine = new_arena();

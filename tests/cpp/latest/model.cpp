@@ -55,7 +55,7 @@ class Trial {
       kept[held.version] = published_[held.version - 1].words;
     }
     for (const auto& [version, words] : kept) expected += bytes_of_[words];
-    const auto there = store_->kept();
+    const auto there = store_->retained();
     return store_->version() == newest && there.versions == versions && there.bytes == frames &&
            used_bytes(*arena_) == expected && check_ring(*store_->ring()).empty() && check_arena(*arena_).empty();
   }

@@ -21,7 +21,7 @@ TEST_CASE("The history contains exactly the configured versions") {
         CHECK(value_at(*store, version) == (there ? std::optional(version) : std::nullopt));
       }
     }
-    CHECK(store->kept().versions == history + 1);
+    CHECK(store->retained().versions == history + 1);
     CHECK(check_ring(*store->ring()).empty());
   }
 }
