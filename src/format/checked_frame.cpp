@@ -3,128 +3,45 @@
 #include <exception>
 #include <utility>
 
-#include "format/grammar.h"
-#include "format/references.h"
+#include "format/node_walk.h"
 #include "platform/text.h"
 
 namespace shmtree::format {
 
 namespace {
 
-// Walks once over the nodes, by the rules of grammar.h. The reader's depth limit bounds the recursion.
+// Checks the contents of a frame that a walk leaves to its visitor, and notes what a process needs to know of it.
 class Checker {
  public:
-  Checker(FrameReader& reader, Blocks blocks, FrameContents& contents) noexcept
-      : in_(reader), blocks_(blocks), contents_(contents) {}
+  struct Node {
+    Kind kind = Kind::kInvalid;
+  };
+  struct Object {};
+
+  Checker(FrameReader& reader, FrameContents& contents) noexcept : in_(reader), contents_(contents) {}
 
   std::string_view handle_class() const noexcept { return handle_class_; }
 
-  void node(bool is_factory = false) {
-    const Kind kind = in_.next_kind();
-    if (grammar_of(kind) == nullptr) [[unlikely]]
-      return marked(kind);
-    look_at(kind, is_factory);
-    follow(*row_of(kind));
-  }
-
- private:
-  void marked(Kind marked) {
-    const Kind kind = unmarked(marked);
-    if (!has_identity(kind) || grammar_of(kind) == nullptr) return in_.fail_kind(marked);
-    look_at(kind, false);
-    const std::size_t number = earlier_.begin(in_.position());
-    earlier_[number] = has_trait(kind, kMadeBeforeItems);
-    follow(*row_of(kind));
-    earlier_[number] = true;
-  }
-
-  void look_at(Kind kind, bool is_factory) noexcept {
+  Node begin(Kind kind) noexcept {
     if (kind == Kind::kPickle || kind == Kind::kLongPickle) contents_.has_pickle = true;
-    if (kind == Kind::kGlobal && !is_factory) contents_.has_global = true;
+    if (kind == Kind::kGlobal && !is_factory_) contents_.has_global = true;
+    return {kind};
   }
+  void end(Node&) {}
+  // Only an unmarked factory is harmless: receivers accept no other.
+  Object object(Node& node) {
+    if (node.kind == Kind::kGlobal) contents_.has_global = true;
+    return {};
+  }
+  void refer(Node&, std::uint64_t, const auto&) {}
 
-  void child(bool is_factory = false) {
-    if (!in_.enter()) return;
-    node(is_factory);
-    in_.leave();
+  void begin_child(Node& parent, const Place& place) {
+    is_factory_ = parent.kind == Kind::kDefaultDict && place.role == Place::kPart;
+    if (place.role == Place::kField) key(place.name);
   }
-  void children(std::uint64_t count) {
-    for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) child();
-  }
+  void end_child(Node&, const Place&, const Node&) {}
 
-  void follow(const KindRow& row) {
-    const char* limit = row.limits;
-    for (const char* rule = row.rule; *rule != 0 && !in_.failed(); ++rule) {
-      if (*rule == '*') return repeat(rule + 1);
-      follow(row.kind, *rule, *limit);
-      if (*limit != 0) ++limit;
-    }
-  }
-
-  // `limit` is the letter of KindRow::limits for this letter of the rule, or 0.
-  void follow(Kind kind, char letter, char limit) {
-    switch (letter) {
-      case 'I': number(limit); break;
-      case 'L': flags(limit); break;
-      case 'F': in_.next_float(); break;
-      case 'N': name(kind, limit); break;
-      case 'S': text(in_.next_string()); break;
-      case 'B': in_.next_string(); break;
-      case 'U': in_.next_text(16); break;
-      case 'A': array(limit); break;
-      case 'V':
-        if (!is_allowed(in_.peek_kind(), limit)) return in_.fail("a part of a node has an invalid kind");
-        child(kind == Kind::kDefaultDict);
-        break;
-      case 'R': reference(); break;
-      case 'D':
-      case 'E': dtype(letter == 'E'); break;
-      case 'Q': {
-        const std::uint64_t count = in_.next_count();
-        in_.next_length();
-        children(count);
-        break;
-      }
-      case 'Z':
-        if ((flags('3') & 2) != 0) child();
-        break;
-      case 'Y':
-        if (flags('1') != 0) text(in_.next_string());
-        break;
-    }
-  }
-
-  void repeat(const char* rule) {
-    if (*rule == 'I') return static_cast<void>(in_.next_ints());
-    if (*rule == 'F') return static_cast<void>(in_.next_floats());
-    if (*rule == 'A') return segments();
-    const bool pairs = rule[0] == 'V' && rule[1] == 'V', named = *rule == 'N';
-    const std::uint64_t count = in_.next_count(pairs ? 2 : 1);
-    if (!named) return children(pairs ? 2 * count : count);
-    for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) {
-      key(in_.next_name());
-      child();
-    }
-  }
-
-  // Texts and names must be UTF-8. A lone surrogate is allowed, like any other code point.
-  void text(std::string_view text) {
-    if (!platform::is_text(text)) in_.fail("a text is not UTF-8");
-  }
-  void key(const Name& name) {
-    if (name.fresh && !platform::is_text(name.text)) in_.fail("a name is not UTF-8");
-  }
-
-  std::uint64_t flags(char limit) {
-    const std::uint64_t flags = in_.next_length();
-    if (limit >= '0' && limit <= '9' && flags > static_cast<std::uint64_t>(limit - '0')) {
-      in_.fail("a node has unknown flags");
-    }
-    return flags;
-  }
-
-  void number(char limit) {
-    const std::int64_t value = in_.next_int();
+  void number(Node&, char limit, std::int64_t value) {
     bool fits = true;
     switch (limit) {
       case 'd': fits = is_day(value); break;
@@ -137,6 +54,44 @@ class Checker {
     if (!fits) in_.fail("a date, time or range has an impossible value");
   }
 
+  // Texts and names must be UTF-8. A lone surrogate is allowed, like any other code point.
+  void text(Node&, std::string_view text) {
+    if (!platform::is_text(text)) in_.fail("a text is not UTF-8");
+  }
+
+  void name(Node& node, char limit, const Name& name) {
+    key(name);
+    if (limit == 'c' && name.fresh) {
+      const std::size_t colon = name.text.find(':');
+      if (colon == 0 || colon == std::string_view::npos || colon + 1 == name.text.size()) {
+        return in_.fail("the name of a class is not 'module:qualname'");
+      }
+    }
+    if (node.kind != Kind::kRegistered || contents_.has_handle() || in_.failed() || !is_handle(name.text)) return;
+    contents_.handle = in_.position();
+    handle_class_ = name.text;
+  }
+
+  void array(Node& node, char limit, const ArrayInfo& info) {
+    if (limit == 'u') text(node, {reinterpret_cast<const char*>(info.data), static_cast<std::size_t>(info.nbytes)});
+  }
+
+  void count(Node&, std::uint64_t) {}
+  void segments(Node&, std::uint64_t) {}
+  void length(Node&, char, std::uint64_t) {}
+  void flags(Node&, std::uint64_t) {}
+  void real(Node&, double) {}
+  void bytes(Node&, std::string_view) {}
+  void ints(Node&, std::span<const std::int64_t>) {}
+  void floats(Node&, std::span<const double>) {}
+  void dtype(Node&, DType, const Name&) {}
+  void element(Node&, std::string_view) {}
+
+ private:
+  void key(const Name& name) {
+    if (name.fresh && !platform::is_text(name.text)) in_.fail("a name is not UTF-8");
+  }
+
   static constexpr std::int64_t kDayMicroseconds = 86'400'000'000, kMaxDays = 999'999'999;
   static bool is_day(std::int64_t packed) noexcept {
     const std::int64_t year = packed >> 9, month = packed >> 5 & 15, day = packed & 31;
@@ -146,65 +101,10 @@ class Checker {
     return day <= kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
   }
 
-  void name(Kind kind, char limit) {
-    const Name name = in_.next_name();
-    key(name);
-    if (limit == 'c' && name.fresh) {
-      const std::size_t colon = name.text.find(':');
-      if (colon == 0 || colon == std::string_view::npos || colon + 1 == name.text.size()) {
-        return in_.fail("the name of a class is not 'module:qualname'");
-      }
-    }
-    if (kind != Kind::kRegistered || contents_.has_handle() || in_.failed() || !is_handle(name.text)) return;
-    contents_.handle = in_.position();
-    handle_class_ = name.text;
-  }
-
-  void reference() {
-    const std::uint64_t position = in_.next_length();
-    if (in_.failed()) return;
-    const char* is_there = earlier_.find(position);
-    if (is_there == nullptr) return in_.fail(kNoSuchNode);
-    if (*is_there == 0) return in_.fail(kNotThereYet);
-  }
-
-  void dtype(bool with_element) {
-    Name description;
-    const DType dtype = in_.next_dtype(description);
-    if (with_element) in_.next_text(dtype == DType::kOther ? in_.next_length() : item_bytes(dtype));
-  }
-
-  // Not inlined: ArrayInfo has two shapes, which would take stack space at every level of the recursion.
-  [[gnu::noinline]] void array(char limit) {
-    if (limit == 'u') {
-      const std::span<const std::byte> blob = in_.next_blob();
-      return text({reinterpret_cast<const char*>(blob.data()), blob.size()});
-    }
-    if (limit == 'b') return static_cast<void>(in_.next_blob());
-    ArrayInfo info;
-    if (in_.next_array(info)) range_of(info);
-  }
-
-  [[gnu::noinline]] void segments() {
-    ArrayInfo info;
-    for (std::uint64_t left = in_.next_segment_count(); left > 0 && in_.next_segment(info); --left) range_of(info);
-  }
-
-  void range_of(const ArrayInfo& info) {
-    if (!info.external()) return;
-    const External range = in_.external(info.buffer);
-    if (range.reference >= blocks_.size()) return in_.fail("it refers to a block that the message does not have");
-    const std::size_t available = blocks_[range.reference].size();
-    if (range.offset > available || range.bytes > available - range.offset) {
-      return in_.fail("it refers to bytes beyond the end of a block");
-    }
-  }
-
   FrameReader& in_;
-  const Blocks blocks_;
   FrameContents& contents_;
   std::string_view handle_class_{};
-  EarlierNodes<char> earlier_{};  // 1 if the reader already has the node's object
+  bool is_factory_ = false;  // the next node makes the missing values of a defaultdict
 };
 
 }  // namespace
@@ -215,13 +115,13 @@ Status CheckedFrame::load(std::span<const std::byte> frame, Blocks blocks) {
   whole_ = reader_.left();
   contents_.bytes = reader_.total_bytes();
   contents_.is_standalone = reader_.external_count() == 0;
-  Checker checker(reader_, blocks, contents_);
+  NodeWalk<Checker> walk(reader_, blocks, reader_, contents_);
   try {
-    checker.node();
+    walk.node();
   } catch (const std::exception&) {
     return no_memory();
   }
-  handle_class_ = checker.handle_class();
+  handle_class_ = walk.visitor().handle_class();
   return reader_.finish();
 }
 

@@ -15,9 +15,6 @@
 
 namespace shmtree::format {
 
-// Bytes of other blocks, indexed by the `reference` of the frame's external ranges.
-using Blocks = std::span<const std::span<const std::byte>>;
-
 // Returns true if instances of the registered class are handles to something in one process's memory or on its devices.
 // A handle is meaningless on another machine, and only one receiver of the message can use it.
 constexpr bool is_handle(std::string_view registered_class) noexcept {

@@ -325,13 +325,28 @@ bool FrameReader::locate(ArrayInfo& out, std::uint32_t buffer) noexcept {
   return true;
 }
 
+bool FrameReader::next_blob(ArrayInfo& out) noexcept {
+  if (!next_array(out)) return false;
+  if (out.dtype == DType::kUInt8 && out.ndim == 1 && out.contiguous() && !out.external()) return true;
+  return fail("long text or bytes are not contiguous bytes"), false;
+}
+
 std::span<const std::byte> FrameReader::next_blob() noexcept {
   ArrayInfo info;
-  if (!next_array(info)) return {};
-  if (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external()) {
-    return fail("long text or bytes are not contiguous bytes"), std::span<const std::byte>();
-  }
+  if (!next_blob(info)) return {};
   return {info.data, static_cast<std::size_t>(info.nbytes)};
+}
+
+bool FrameReader::locate_in(Blocks blocks, ArrayInfo& array) noexcept {
+  SHMTREE_DCHECK(array.external());
+  const External range = external(array.buffer);
+  if (range.reference >= blocks.size()) return fail("it refers to a block that the message does not have"), false;
+  const std::span<const std::byte> block = blocks[range.reference];
+  if (range.offset > block.size() || range.bytes > block.size() - range.offset) {
+    return fail("it refers to bytes beyond the end of a block"), false;
+  }
+  array.data = block.data() + range.offset + array.offset;
+  return true;
 }
 
 std::uint64_t FrameReader::next_segment_count() noexcept {

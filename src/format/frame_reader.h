@@ -41,6 +41,9 @@ struct ArrayInfo {
   bool contiguous() const noexcept { return (flags & kStrided) == 0; }
 };
 
+// Bytes of other blocks, indexed by the `reference` of the frame's external ranges.
+using Blocks = std::span<const std::span<const std::byte>>;
+
 class FrameReader : public NodeCursor {
  public:
   FrameReader() noexcept {}  // NOLINT: everything else is set by load()
@@ -66,6 +69,8 @@ class FrameReader : public NodeCursor {
   bool next_array(ArrayInfo& out) noexcept;
   // Returns the bytes of a kLongStr, kLongBytes and so on. They are in the frame itself: copy them before parsing.
   std::span<const std::byte> next_blob() noexcept;
+  // Does the same for callers that need the description.
+  bool next_blob(ArrayInfo& out) noexcept;
   // Returns the number of segments of a kCapnp: 1 to kMaxSegments, at most the number of remaining descriptors. 0 after
   // a failure.
   std::uint64_t next_segment_count() noexcept;
@@ -77,6 +82,8 @@ class FrameReader : public NodeCursor {
   std::size_t external_count() const noexcept { return externals_.left(); }
   // `index` is ArrayInfo::buffer of an external array. The caller checks the range against the size of its block.
   External external(std::size_t index) const noexcept { return externals_.at[index]; }
+  // Sets `data` of an external array. Returns false after a failure: its range is not inside one of these blocks.
+  bool locate_in(Blocks blocks, ArrayInfo& array) noexcept;
 
  private:
   struct Scratch;

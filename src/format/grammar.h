@@ -154,6 +154,11 @@ constexpr std::array<T, 256> by_number(Of of) {
 }
 
 inline constexpr auto kRules = by_number<const char*>([](const KindRow& row) { return row.rule; });
+inline constexpr auto kLimits = by_number<std::array<char, 8>>([](const KindRow& row) {
+  std::array<char, 8> padded{};
+  std::string_view(row.limits).copy(padded.data(), padded.size());
+  return padded;
+});
 inline constexpr auto kTraits = by_number<std::uint16_t>([](const KindRow& row) { return traits_of(row); });
 inline constexpr auto kRows =
     by_number<std::uint8_t>([](const KindRow& row) { return static_cast<std::uint8_t>(&row - kKinds + 1); });
@@ -163,6 +168,11 @@ inline constexpr auto kRows =
 // nullptr for numbers without a kind.
 constexpr const char* grammar_of(Kind kind) noexcept {
   return detail::kRules[static_cast<std::uint8_t>(kind)];
+}
+
+// KindRow::limits of a kind, with zeros up to the length of the longest rule.
+constexpr const char* limits_of(Kind kind) noexcept {
+  return detail::kLimits[static_cast<std::uint8_t>(kind)].data();
 }
 
 constexpr bool has_trait(Kind kind, int trait) noexcept {

@@ -14,7 +14,6 @@
 
 #include "format/frame_reader.h"
 #include "format/grammar.h"
-#include "format/references.h"
 #include "platform/dcheck.h"
 #include "shmtree/item.h"
 
@@ -52,15 +51,10 @@ struct Array {
 // Objects that occur more than once. A node that refers to an earlier one is a copy of it except for its key: it has
 // the same children. A node that refers to an object that contains it stays a kReference, so that the tree is finite.
 struct References {
-  struct Earlier {
-    std::uint32_t node = kNone;
-    bool is_open = true;  // Its children are being read.
-  };
   struct Alias {
     std::uint32_t node, target;
     bool is_in_target;
   };
-  format::EarlierNodes<Earlier> earlier{};
   std::vector<Alias> aliases{};  // Sorted by node.
 
   // Returns the node to which `node` refers, or `node` itself if it is not a reference.
