@@ -114,8 +114,14 @@ def pack(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> F
         value = shmtree.unpack(frame)
     """
 
-def _pack_aside(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> Frame:
+def _pack_aside(obj: object, /) -> Frame:
     """Works like pack(), but the frame may contain ends. Records no transfer of them; for inspection only."""
+
+def _first_refused(obj: object, known: list[Any], /) -> tuple[str, Any, str] | None:
+    """Returns the first part of the object that has no native kind and is not in the list, between its path and itself.
+
+    The second path differs from the first if the part contains itself: it is the path of the part around the other.
+    """
 
 def _load_frame(buffer: Buffer, portable: bool, trusted: bool, /) -> Frame:
     """Returns the Frame on a buffer, for pickle."""

@@ -28,7 +28,7 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
       return sent == count || changed_while_sent(container);
     }
     if (sent == count) return changed_while_sent(container);
-    if (!encoder.node(item.get())) return false;
+    if (!encoder.node(item.get())) return encoder.at_index(sent);
   }
 }
 
@@ -46,7 +46,7 @@ bool set_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
     const setentry entry = set->table[i];
     if (!entry.key || entry.hash == kRemoved) continue;
     if (sent == count || PySet_GET_SIZE(value) != count) return changed_while_sent(value);
-    if (!encoder.child(entry.key)) return false;
+    if (!encoder.child(entry.key)) return encoder.at_index(sent);
     ++sent;
   }
   if (sent != count || PySet_GET_SIZE(value) != count) return changed_while_sent(value);
@@ -92,7 +92,8 @@ bool ordered_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
     Ref item = item_of(value, key.get());
     if (!item) return PyErr_Occurred() ? false : changed_while_sent(value);
     if (sent == count) return changed_while_sent(value);
-    if (!encoder.node(key.get()) || !encoder.node(item.get())) return false;
+    if (!encoder.node(key.get())) return encoder.at_key_itself(sent);
+    if (!encoder.node(item.get())) return encoder.at_key(key.get());
   }
   if (PyErr_Occurred()) return false;
   return sent == count ? encoder.leave() : changed_while_sent(value);

@@ -39,6 +39,7 @@ void EncodeSession::clear() {
 }
 
 Encoded EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
+  refused_.clear();
   // Without pickles, there are no reducers either: a value with a native kind is sent as such.
   reduced_ = options.allow_pickle ? program_reducers(options) : Ref();
   for (const bool careful : {false, true}) {
@@ -61,7 +62,8 @@ namespace {
 
 // Calls Python code that adds the path of the value that cannot be sent to the current exception.
 [[gnu::cold]] void explain_unsendable(PyObject* object) {
-  if (!PyErr_Occurred() || !is_ordinary_exception() || PyErr_ExceptionMatches(error_types().error)) return;
+  if (!PyErr_Occurred() || !is_ordinary_exception()) return;
+  if (PyErr_ExceptionMatches(error_types().error) && !PyErr_ExceptionMatches(error_types().not_portable)) return;
   Ref exception = take_exception();
   const Ref added(call_python(package().explain_unsendable, exception.get(), object));
   // An ordinary error in that code must not hide the original exception.
@@ -76,7 +78,6 @@ Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
     return walk(object, options);
   }();
   if (how == kNotEncoded) {
-    if (options.portable) explain_not_portable(object);
     explain_unsendable(object);
     return kNotEncoded;
   }
@@ -125,7 +126,7 @@ bool Encoder::by_unchecked_class(PyObject* value, const ClassInfo* cached) {
   if (info->shape != ClassShape::kOther) {
     const ByName how = how_by_name(*info, options_.for_channel);
     if (how == ByName::kOtherClass && !options_.allow_pickle) {
-      session_.set_refused(value);
+      session_.refused().set(value);
       PyErr_Format(error_types().pickle_refused,
                    "An object would have to be pickled, because the name '%.500s' now refers to another class, but "
                    "allow_pickle is False",
@@ -254,7 +255,7 @@ bool Encoder::dict_node(PyObject* value) {
   for (; more != 0; more = PyDict_Next(value, &position, &key, &item)) {
     if (sent == count) return changed_while_sent(value);
     if (!try_name(key)) return unfit_key(value);
-    if (!child(item)) return false;
+    if (!child(item)) return at_entry(value, sent);
     ++sent;
   }
   if (sent != count || PyDict_GET_SIZE(value) != count) return changed_while_sent(value);
@@ -277,7 +278,8 @@ bool Encoder::pairs(PyObject* dict) {
   while (PyDict_Next(dict, &position, &key, &item)) {
     if (sent == count) return changed_while_sent(dict);
     Ref held_item = Ref::borrow(item);
-    if (!child(key) || !node(item)) return false;
+    if (!child(key)) return at_key_itself(sent);
+    if (!node(item)) return at_entry(dict, sent);
     ++sent;
   }
   if (sent != count || PyDict_GET_SIZE(dict) != count) return changed_while_sent(dict);
@@ -296,7 +298,7 @@ bool Encoder::list_node(PyObject* value) {
   out.begin_node(Kind::kList, count);
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (PyList_GET_SIZE(value) != count) return changed_while_sent(value);
-    if (!child(PyList_GET_ITEM(value, i))) return false;
+    if (!child(PyList_GET_ITEM(value, i))) return at_index(i);
   }
   if (PyList_GET_SIZE(value) != count) return changed_while_sent(value);
   return leave();
@@ -340,7 +342,7 @@ bool Encoder::tuple_node(PyObject* value) {
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
   out.begin_node(Kind::kTuple, count);
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!child(PyTuple_GET_ITEM(value, i))) return false;
+    if (!child(PyTuple_GET_ITEM(value, i))) return at_index(i);
   }
   return leave();
 }
@@ -355,14 +357,10 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
   if (kind == Kind::kInvalid) return true;                       // memory ran out; finish() reports it
   if (!format::has_identity(kind)) return needs_pickle(object);  // another object was sent in its place
   if (seen.is_open && (number < sealed_ || !format::has_trait(kind, format::kMadeBeforeItems))) {
-    if (options_.allow_pickle) {
-      wants_pickle_ = true;
-    } else {
-      session_.set_refused(object);
-      PyErr_Format(error_types().pickle_refused,
-                   "A %.200s contains itself in a way that only pickle preserves, and allow_pickle is False",
-                   Py_TYPE(object)->tp_name);
+    if (!options_.allow_pickle) {
+      return refuse(object, "A %.200s contains itself in a way that only pickle preserves, and allow_pickle is False");
     }
+    wants_pickle_ = true;
     return false;
   }
   has_references_ = true;
@@ -391,13 +389,48 @@ bool Encoder::needs_pickle(PyObject* object) {
     wants_pickle_ = true;
     return false;
   }
-  session_.set_refused(object);
+  if (leaves_out(object)) return true;
+  session_.refused().set(object);
   Ref name(PyObject_GetAttrString(type_object(Py_TYPE(object)), "__qualname__"));
   if (!name) return false;
   PyErr_Format(error_types().pickle_refused,
                "An object of type %U has no native kind and would have to be pickled, but allow_pickle is False",
                name.get());
   return false;
+}
+
+bool Encoder::refuse(PyObject* object, const char* format) {
+  if (leaves_out(object)) return true;
+  session_.refused().set(object);
+  PyErr_Format(error_types().pickle_refused, format, Py_TYPE(object)->tp_name);
+  return false;
+}
+
+bool Encoder::refused_inside(PyObject* object) {
+  if (session_.refused()) session_.refused().set(object);
+  return false;
+}
+
+bool Encoder::leaves_out(PyObject* object) noexcept {
+  const Py_ssize_t count = options_.excused ? PyList_GET_SIZE(options_.excused) : 0;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyList_GET_ITEM(options_.excused, i) == object) return out.add_none_node(), true;
+  }
+  return false;
+}
+
+bool Encoder::at(Step::How how, Py_ssize_t number, PyObject* name) {
+  session_.refused().add({how, number, Ref::borrow(name)});
+  return false;
+}
+
+bool Encoder::at_entry(PyObject* dict, Py_ssize_t number) {
+  PyObject *key = nullptr, *item = nullptr;
+  Py_ssize_t position = 0;
+  for (Py_ssize_t i = 0; i <= number; ++i) {
+    if (!PyDict_Next(dict, &position, &key, &item)) return false;
+  }
+  return at_key(key);
 }
 
 bool changed_while_sent(PyObject* container) {

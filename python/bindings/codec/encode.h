@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bindings/codec/checked_classes.h"
+#include "bindings/codec/refused_object.h"
 #include "bindings/codec/seen_objects.h"
 #include "bindings/cpython/python_api.h"
 #include "format/frame_builder.h"
@@ -38,6 +39,9 @@ struct EncodeOptions {
   LoanBook* loans = nullptr;  // decides for each array on a ViewOwner if it goes by reference
   // Records the ends in the message, which are then sent as handles. If null, ends are pickled.
   endpoint::MessageTransfers* transfers = nullptr;
+  // A list of objects that are left out of the message if they are refused, to find the next one that is. The message
+  // must not be sent. Null: there are none.
+  PyObject* excused = nullptr;
 };
 
 // Maps a str to its number as a name of this message, by address, because dicts of one shape share their keys. An entry
@@ -111,12 +115,8 @@ class EncodeSession {
   SeenObjects& seen() noexcept { return seen_; }
   NameCache& names() noexcept { return names_; }
   CheckedClasses& classes() noexcept { return classes_; }
-  // Remembers the object that has no native kind, if pickle is refused, for a later explanation (refusal.h).
-  void set_refused(PyObject* object) { refused_ = Ref::borrow(object); }
-  void move_refused(PyObject* object) {
-    if (refused_) set_refused(object);
-  }
-  Ref take_refused() noexcept { return std::move(refused_); }
+  // The object that has no native kind, if pickle is refused, for a later explanation (refusal.h).
+  RefusedObject& refused() noexcept { return refused_; }
   // Returns a dict of the classes that pickle reduces by a function of the program although they have a native kind.
   // Null: there are none.
   PyObject* reduced() const noexcept { return reduced_.get(); }
@@ -142,7 +142,8 @@ class EncodeSession {
   SeenObjects seen_;
   NameCache names_;
   CheckedClasses classes_;
-  Ref refused_{}, reduced_{};
+  RefusedObject refused_;
+  Ref reduced_{};
   Ref zone_{}, zone_key_{};
 };
 

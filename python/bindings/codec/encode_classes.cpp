@@ -74,7 +74,8 @@ bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info)
   encoder.out.add_name(info.name);
   encoder.out.add_length(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!encoder.child(PyTuple_GET_ITEM(value, i))) return false;
+    if (!encoder.child(PyTuple_GET_ITEM(value, i)))
+      return encoder.at_attribute(PyTuple_GET_ITEM(info.field_names.get(), i));
   }
   return encoder.leave();
 }
@@ -90,7 +91,7 @@ bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) 
   encoder.out.add_length(fields.size());
   for (const Field& field : fields) {
     if (!encoder.try_name(field.name.get())) return !PyErr_Occurred() && encoder.needs_pickle(value);
-    if (!encoder.node(field.value.get())) return false;
+    if (!encoder.node(field.value.get())) return encoder.at_attribute(field.name.get());
   }
   return encoder.leave();
 }
@@ -106,19 +107,21 @@ bool add_flat(Encoder& encoder, const ClassInfo& info, Ref flat) {
   return encoder.sealed([&] { return encoder.node(flat.get()); }) && encoder.leave();
 }
 
-// True if the flattened parts can be found in the object again, as attributes.
-bool has_its_parts(const ClassInfo& info) {
+// True if the flattened form is the dict of the object's attributes.
+bool is_flat_dict(const ClassInfo& info) {
   return info.name == "types:SimpleNamespace";
 }
 
 }  // namespace
 
 bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (encoder.leaves_out(value)) return true;
   if (!encoder.enter()) return false;
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
   if (add_flat(encoder, info, std::move(flat))) return true;
-  if (!has_its_parts(info)) encoder.refused_inside(value);
+  if (!is_flat_dict(info)) return encoder.refused_inside(value);
+  encoder.session().refused().to_attribute();
   return false;
 }
 
@@ -126,7 +129,11 @@ bool encode_model(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!encoder.enter()) return false;
   Ref state(call_python(package().model_state, value));
   if (!state) return false;
-  return state.get() == Py_None ? encoder.needs_pickle(value) : add_flat(encoder, info, std::move(state));
+  if (state.get() == Py_None) return encoder.needs_pickle(value);
+  if (add_flat(encoder, info, std::move(state))) return true;
+  encoder.session().refused().drop_step();  // to the dict in the tuple of the state
+  encoder.session().refused().to_attribute();
+  return false;
 }
 
 namespace {
@@ -169,7 +176,9 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (leads_back <= 0) return leads_back == 0 && encoder.needs_pickle(value);
   encoder.out.set_kind(encoder.out.kinds() - 1, Kind::kEnumValue);
   encoder.out.add_name(info.name);
-  return encoder.enter() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
+  if (!encoder.enter()) return false;
+  if (!encoder.sealed([&] { return encoder.child(raw.get()); })) return encoder.at_attribute("value");
+  return encoder.leave();
 }
 
 bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {

@@ -78,9 +78,22 @@ class Encoder {
 
   // Gives up because `object` has no native kind: requests pickle, or fails if it is refused.
   bool needs_pickle(PyObject* object);
-  // Reports `object` as refused, in place of a part of its flattened form: a search in `object` would not find that
-  // part.
-  void refused_inside(PyObject* object) { session_.move_refused(object); }
+  // Reports `object` as refused, with `format` as the text, a %.200s of which is the name of its class.
+  bool refuse(PyObject* object, const char* format);
+  // Call it if a part of the flattened form of `object` could not be encoded. Reports `object` as refused in place of
+  // that part, which has no path. Returns false.
+  bool refused_inside(PyObject* object);
+  // Returns true after adding None in place of `object`, if the options excuse it.
+  bool leaves_out(PyObject* object) noexcept;
+  // Call them if a part of a container could not be encoded. They return false, and add the step to that part to the
+  // path of the refused object. `number` counts the items or entries that were sent before.
+  bool at_index(Py_ssize_t number) { return at(Step::kIndex, number); }
+  bool at_key_itself(Py_ssize_t number) { return at(Step::kKeyItself, number); }
+  bool at_key(PyObject* key) { return at(Step::kKey, 0, key); }
+  bool at_attribute(PyObject* name) { return at(Step::kAttribute, 0, name); }
+  bool at_attribute(const char* name) { return at_attribute(Ref(PyUnicode_FromString(name)).get()); }
+  // The key may be gone if Python code has changed the dict meanwhile, so it is looked up again.
+  [[gnu::noinline, gnu::cold]] bool at_entry(PyObject* dict, Py_ssize_t number);
   bool wants_pickle() const noexcept { return wants_pickle_; }
   // True if a dict turned out to have a key that is not a name. The next walk checks all keys of a dict first.
   bool wants_care() const noexcept { return wants_care_; }
@@ -98,11 +111,14 @@ class Encoder {
     const auto [number, fresh] = session_.seen().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
     keep(object);  // so that its address is not reused
-    if (!body()) return false;
+    const bool done = body();
     session_.seen().close(number);
-    return true;
+    if (!done) [[unlikely]]
+      session_.refused().leave(object);
+    return done;
   }
   bool refer_to(PyObject* object, std::size_t number);
+  [[gnu::noinline, gnu::cold]] bool at(Step::How how, Py_ssize_t number, PyObject* name = nullptr);
   bool too_deep();
   bool new_name(PyObject* str);
   bool unfit_key(PyObject* dict);

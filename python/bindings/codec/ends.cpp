@@ -17,12 +17,9 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (options.portable) return refuse_local(Py_TYPE(value)->tp_name), false;
   if (options.transfers == nullptr && options.allow_pickle) return encoder.needs_pickle(value);
   if (options.transfers == nullptr) {
-    encoder.session().set_refused(value);
-    PyErr_Format(error_types().pickle_refused,
-                 "A %.200s can be sent in messages of channels; any other frame needs a pickle for it, and "
-                 "allow_pickle is False",
-                 Py_TYPE(value)->tp_name);
-    return false;
+    return encoder.refuse(value,
+                          "A %.200s can be sent in messages of channels; any other frame needs a pickle for it, and "
+                          "allow_pickle is False");
   }
   if (!encoder.enter()) return false;
   const endpoint::MessageTransfers::Pickling pickling(options.transfers);

@@ -28,7 +28,7 @@ PyObject* packed(PyObject* object, const EncodeOptions& options) {
   BorrowedSession session;
   const Encoded how = session->encode(object, options);
   if (how == kNotEncoded) {
-    if (!options.allow_pickle) explain_refused_object(*session, object, "this call");
+    if (!options.allow_pickle) explain_refused_object(*session, "this call");
     return nullptr;
   }
   format::FrameBuilder& builder = session->builder();
@@ -42,32 +42,32 @@ PyObject* packed(PyObject* object, const EncodeOptions& options) {
   return reinterpret_cast<PyObject*>(frame);
 }
 
-// Parses the arguments of pack() and pack_aside().
-bool take_object(const Signature<3>& signature, PyObject* const* args, Py_ssize_t nargs, PyObject* names,
-                 PyObject** object, EncodeOptions& options) {
-  PyObject* given[3];
-  if (!take_arguments(signature, args, nargs, names, given)) return false;
-  const int allow_pickle = truth_of(given[1], 1), portable = truth_of(given[2], 0);
-  *object = given[0];
-  options.allow_pickle = allow_pickle == 1;
-  options.portable = portable == 1;
-  return allow_pickle >= 0 && portable >= 0;
-}
-
 PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   static constexpr Signature<3> kSignature{"pack", {"obj", "allow_pickle", "portable"}, 2, 1};
-  PyObject* object = nullptr;
-  EncodeOptions options;
-  return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
+  PyObject* given[3];
+  if (!take_arguments(kSignature, args, nargs, names, given)) return nullptr;
+  const int allow_pickle = truth_of(given[1], 1), portable = truth_of(given[2], 0);
+  if (allow_pickle < 0 || portable < 0) return nullptr;
+  return packed(given[0], {.allow_pickle = allow_pickle == 1, .portable = portable == 1});
 }
 
-PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  static constexpr Signature<3> kSignature{"_pack_aside", {"obj", "allow_pickle", "portable"}, 2, 1};
+PyObject* pack_aside(PyObject*, PyObject* object) {
   endpoint::MessageTransfers transfers;  // undone at the end of the scope
+  return packed(object, {.transfers = &transfers});
+}
+
+PyObject* first_refused(PyObject*, PyObject* args) {
+  endpoint::MessageTransfers transfers;  // undone at the end of the scope
+  EncodeOptions options{.allow_pickle = false, .transfers = &transfers};
   PyObject* object = nullptr;
-  EncodeOptions options;
-  options.transfers = &transfers;
-  return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
+  if (!PyArg_ParseTuple(args, "OO!:_first_refused", &object, &PyList_Type, &options.excused)) return nullptr;
+  BorrowedSession session;
+  if (session->encode(object, options) != kNotEncoded) Py_RETURN_NONE;
+  const RefusedObject refused = std::move(session->refused());
+  if (!clear_ordinary_exception()) return nullptr;  // sending the object raises an ordinary one again
+  if (!refused) Py_RETURN_NONE;
+  Ref inner = refused.path_of_inner(), outer = refused.path();
+  return inner && outer ? Py_BuildValue("OOO", inner.get(), refused.object(), outer.get()) : nullptr;
 }
 
 // The buffer passed to unpack(). The first view takes it over, to keep it for longer than the call.
@@ -161,7 +161,8 @@ PyObject* imported_module_or_none(PyObject*, PyObject* name) {
 
 PyMethodDef methods[] = {
     {"pack", as_method<pack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
-    {"_pack_aside", as_method<pack_aside>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_pack_aside", as_method<pack_aside>(), METH_O, nullptr},
+    {"_first_refused", as_method<first_refused>(), METH_VARARGS, nullptr},
     {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"_describe", as_method<describe_object>(), METH_O, nullptr},
     {"_register", as_method<register_kind>(), METH_VARARGS, nullptr},

@@ -24,7 +24,5 @@ class PortableScope {
 
 // Sets NotPortable for an object of the type `what`. Returns null.
 [[gnu::cold]] PyObject* refuse_local(const char* what);
-// If NotPortable is set, adds the path of the value in `object`.
-[[gnu::cold]] void explain_not_portable(PyObject* object);
 
 }  // namespace shmtree::python

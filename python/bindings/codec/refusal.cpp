@@ -61,16 +61,17 @@ void add_remedy(PyObject* refusal, PyObject* refused) {
 
 }  // namespace
 
-void explain_refused_object(EncodeSession& session, PyObject* object, const char* refuser) {
-  const Ref refused = session.take_refused();
+void explain_refused_object(EncodeSession& session, const char* refuser) {
+  const RefusedObject refused = std::move(session.refused());
   Ref refusal = take_refusal();
   if (!refusal) return;
-  if (has_no_path(refusal.get())) {
-    Ref path(call_python(package().path_of_refused, object, refused ? refused.get() : Py_None));
-    // Without a path, the object's own code raised the exception.
-    const bool has_path = path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get());
-    if (has_path || (refused && clear_ordinary_exception())) add_refuser(refusal.get(), refuser);
-    if (refused && clear_ordinary_exception()) add_remedy(refusal.get(), refused.get());
+  // Without a refused object, the object's own code raised the exception.
+  if (refused && has_no_path(refusal.get())) {
+    const Ref path = refused.path();
+    if ((path && add_path(refusal.get(), path.get())) || clear_ordinary_exception()) {
+      add_refuser(refusal.get(), refuser);
+    }
+    if (clear_ordinary_exception()) add_remedy(refusal.get(), refused.object());
   }
   give_back(std::move(refusal));
 }

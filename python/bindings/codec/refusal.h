@@ -11,9 +11,9 @@
 
 namespace shmtree::python {
 
-// For an object that `session` could not send because `refuser` takes no pickles: "... allow_pickle=False of
+// For the object that `session` could not send because `refuser` takes no pickles: "... allow_pickle=False of
 // <refuser>".
-[[gnu::cold]] void explain_refused_object(EncodeSession& session, PyObject* object, const char* refuser);
+[[gnu::cold]] void explain_refused_object(EncodeSession& session, const char* refuser);
 
 // For the node with that number in a walk over the frame. The caller adds the refuser with name_refuser().
 [[gnu::cold]] void explain_refused_node(std::span<const std::byte> frame, std::size_t number);

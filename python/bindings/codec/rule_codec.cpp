@@ -99,6 +99,7 @@ bool add_parts(Encoder& encoder, const Rule& rule, PyObject* parts) {
 }
 
 bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  if (encoder.leaves_out(value)) return true;
   const Rule rule = rule_of(*format::row_of(info.kind));
   Ref parts(call_python(functions_of(info.kind).parts, value));
   if (!parts) return false;
@@ -111,7 +112,7 @@ bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.add_kind(info.kind);
   const bool has_children = format::has_trait(info.kind, format::kHasChildren);
   if (has_children && !encoder.enter()) return false;
-  if (!encoder.sealed([&] { return add_parts(encoder, rule, parts.get()); })) return false;
+  if (!encoder.sealed([&] { return add_parts(encoder, rule, parts.get()); })) return encoder.refused_inside(value);
   return !has_children || encoder.leave();
 }
 

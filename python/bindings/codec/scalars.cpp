@@ -52,7 +52,10 @@ bool slice_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   auto* slice = reinterpret_cast<PySliceObject*>(value);
   if (!encoder.enter()) return false;
   encoder.out.add_kind(Kind::kSlice);
-  return encoder.child(slice->start) && encoder.child(slice->stop) && encoder.child(slice->step) && encoder.leave();
+  if (!encoder.child(slice->start)) return encoder.at_attribute("start");
+  if (!encoder.child(slice->stop)) return encoder.at_attribute("stop");
+  if (!encoder.child(slice->step)) return encoder.at_attribute("step");
+  return encoder.leave();
 }
 
 bool encode_range(Encoder& encoder, PyObject* value, const ClassInfo&) {

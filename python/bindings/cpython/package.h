@@ -11,8 +11,8 @@ struct Package {
       *unused_end_warning, *queue_full, *queue_empty;
   PyObject *describe_dtype, *parse_dtype, *dtype_of_other_package, *has_torch;
   PyObject *tensor_parts, *tensor_build, *device_leaf;
-  PyObject *reducers, *path_of_refused, *path_of_local, *attrs_fields, *is_model, *model_state, *model_build;
-  PyObject *stand_in, *explain_unsendable, *remedy_for;
+  PyObject *reducers, *attrs_fields, *is_model, *model_state, *model_build;
+  PyObject *stand_in, *explain_unsendable, *key_text, *remedy_for;
 };
 
 // All members are null before set_package(), which runs before any other use of the module.

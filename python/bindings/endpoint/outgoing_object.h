@@ -28,7 +28,7 @@ class OutgoingObject {
     if (how == kEncoded) [[likely]]
       return true;
     if (how == kPickled) return self->pickled.fetch_add(1, std::memory_order_relaxed), true;
-    if (!options.allow_pickle) explain_refused_object(*session_, object, self->kind->refuser(self));
+    if (!options.allow_pickle) explain_refused_object(*session_, self->kind->refuser(self));
     return false;
   }
   std::uint64_t bytes() noexcept { return session_->builder().total_bytes(); }

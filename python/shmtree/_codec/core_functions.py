@@ -3,7 +3,7 @@
 import queue
 
 from .. import _core, errors
-from . import capnp, dtypes, models, optional, paths, portable, reducers, unsendable
+from . import capnp, dtypes, models, optional, reducers, unsendable
 from .tensors import TensorLibrary
 
 
@@ -24,8 +24,7 @@ def hand_over(library: TensorLibrary) -> None:
             "StandIn": reducers.StandIn,
             "remedy_for": capnp.remedy_for,
             "explain_unsendable": unsendable.explain,
-            "path_of_refused": paths.path_of_refused,
-            "path_of_local": portable.path_of_local,
+            "key_text": unsendable.key_text,
             "attrs_fields": models.attrs_fields,
             "is_model": models.is_model,
             "model_state": models.model_state,

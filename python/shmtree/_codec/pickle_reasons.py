@@ -7,33 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _core
-from ..errors import PickleRefused
-from .paths import BUILTIN, Position, walk
 
 _MAX_LINES = 100
 
 
-def needs_pickle(value: Any) -> bool:
-    """Returns True if this object itself has no native kind, and not only a part of it."""
-    if type(value) in BUILTIN:
-        return False
-    try:
-        _core._pack_aside(value, False)
-    except PickleRefused as refusal:
-        return refusal.path == ""
-    except Exception:  # sending the object raises the same error
-        return False
-    return False
-
-
-def _line(position: Position) -> str:
-    path = position.path or "the object itself"
-    cls = type(position.value)
-    if position.again is not None:
-        return f"{path}: the {cls.__qualname__} at {position.again or 'the root'}, which contains itself"
+def _line(path: str, part: Any, outer: str) -> str:
+    cls = type(part)
+    if outer != path:
+        return f"{path}: the {cls.__qualname__} at {outer or 'the root'}, which contains itself"
+    path = path or "the object itself"
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
-        tree = _core._describe(_core._pack_aside(position.value)).splitlines()
+        tree = _core._describe(_core._pack_aside(part)).splitlines()
     except Exception as error:
         return f"{path}: {name}, which raises {type(error).__name__}: {error}"
     size = re.match(r"pickle of (\d+) byte|long_pickle .*\) (\d+) byte", tree[1])
@@ -44,11 +29,10 @@ def _line(position: Position) -> str:
 
 def lines(value: Any) -> Iterator[str]:
     """Yields a line for each part of `value` that causes a pickle; none if it needs none."""
-    positions = (
-        position for position in walk(value, needs_pickle) if position.again is not None or needs_pickle(position.value)
-    )
-    for number, position in enumerate(positions):
-        if number == _MAX_LINES:
+    known: list[Any] = []
+    while (found := _core._first_refused(value, known)) is not None:
+        if len(known) == _MAX_LINES:
             yield "..."
             return
-        yield _line(position)
+        known.append(found[1])
+        yield _line(*found)

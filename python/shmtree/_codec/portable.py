@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from .. import _core
 from ..errors import NotPortable
 from . import tensors
-from .paths import walk
 
 # Classes that are sent as handles: ends, shared arrays, arenas. The modules that define them add to the list.
 handles: list[type] = []
@@ -52,8 +51,3 @@ def refused() -> dict[type, Callable[[Any], Any]]:
 
 def _reduce_frame(frame: _core.Frame) -> Any:
     return frame.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if frame.portable else refuse(frame)
-
-
-def path_of_local(thing: Any) -> str | None:
-    """Returns the path of the first object that is refused. Returns None if it is inside a pickled object."""
-    return next((position.path for position in walk(thing, is_local) if is_local(position.value)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copyreg
 import enum
 import functools
@@ -11,12 +12,13 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import NotPortable
 from . import portable, reducers
-from .paths import children
 
 # Errors whose only argument is a text, so that the text can be replaced.
 _PLAIN_ERRORS = (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError)
-_MAX_LEVELS = 1000
+_PLAIN = {type(None), bool, int, float, complex, str, bytes}
+_LONGEST_KEY = 60
 
 
 class _Nowhere:
@@ -27,88 +29,96 @@ class _Nowhere:
 class _Trial(pickle.Pickler):
     """Pickles as a channel does, but writes nothing and transfers nothing to another process."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_portable: bool) -> None:
         super().__init__(_Nowhere(), 5, buffer_callback=lambda buffer: None)
         forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
-        self._local = portable.refused()
+        self._is_portable, self._local = is_portable, portable.refused()
+        self.met: list[Any] = []  # every object that was to be pickled, in order
         self.dispatch_table = {
             **copyreg.dispatch_table,
             **getattr(forking, "_extra_reducers", {}),
             **reducers.table(False, None, False),
         }
 
+    def persistent_id(self, value: Any) -> None:
+        self.met.append(value)
+
     def reducer_override(self, value: Any) -> Any:
-        return (
-            (str, ("",)) if isinstance(value, tuple(portable.handles)) or type(value) in self._local else NotImplemented
-        )
+        if self._is_portable:
+            return portable.refuse(value) if portable.is_local(value) else NotImplemented
+        is_local = isinstance(value, tuple(portable.handles)) or type(value) in self._local
+        return (str, ("",)) if is_local else NotImplemented
 
 
-def _error_of(value: Any) -> Exception | None:
+def _try(value: Any, error: Exception) -> list[Any] | None:
+    """Returns the objects that a trial meets if it raises such an error."""
+    trial = _Trial(isinstance(error, NotPortable))
     try:
-        _Trial().dump(value)
-    except Exception as error:
-        return error
+        trial.dump(value)
+    except Exception as raised:
+        return trial.met if type(raised) is type(error) else None
     return None
+
+
+def key_text(key: Any) -> str:
+    """Returns a key of a dict as a path shows it."""
+    if type(key) not in _PLAIN and not isinstance(key, enum.Enum):
+        return f"<{type(key).__name__}>"  # does not call a repr of the user
+    text = repr(key)
+    if type(key) is str and '"' not in text:
+        text = f'"{text[1:-1]}"'
+    return text if len(text) <= _LONGEST_KEY else text[:_LONGEST_KEY] + "..."
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yields the parts of an object that pickle sends, each with the step that leads to it."""
-    steps = set()
-    for step, part in children(value):
-        steps.add(step)
-        yield step, part
-    if isinstance(value, type | types.ModuleType | types.FunctionType | types.BuiltinFunctionType | enum.Enum):
+    if isinstance(value, type | types.ModuleType | types.FunctionType | types.BuiltinFunctionType):
         return
+    if isinstance(value, dict):
+        for number, (key, part) in enumerate(value.items()):
+            yield f".keys()[{number}]", key
+            yield f"[{key_text(key)}]", part
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from ((f".{name}", part) for name, part in zip(value._fields, value, strict=False))
+    elif isinstance(value, list | tuple | set | frozenset | collections.deque):
+        yield from ((f"[{number}]", part) for number, part in enumerate(value))
     if isinstance(value, functools.partial):
         yield ".func", value.func
         yield from ((f".args[{number}]", part) for number, part in enumerate(value.args))
         yield from ((f".keywords[{name!r}]", part) for name, part in value.keywords.items())
-    if isinstance(value, types.MethodType):
-        yield ".__self__", value.__self__
-    if isinstance(value, dict) and not steps:
-        yield from ((f"[{key!r}]", part) for key, part in value.items())
-    if isinstance(value, list | tuple | set | frozenset) and not steps:
-        yield from ((f"[{number}]", part) for number, part in enumerate(value))
     slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if isinstance(name, str)]
-    attributes = {name: getattr(value, name) for name in slots if name != "__dict__" and hasattr(value, name)}
-    attributes.update(getattr(value, "__dict__", {}))
-    for name, part in attributes.items():
-        if f".{name}" not in steps:
-            yield f".{name}", part
+    attributes = {"__self__": types.MethodType, "value": enum.Enum, "start": slice, "stop": slice, "step": slice}
+    names = [name for name, cls in attributes.items() if isinstance(value, cls)] + slots
+    yield from ((f".{name}", getattr(value, name)) for name in names if name != "__dict__" and hasattr(value, name))
+    yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
 
 
-def _failing(parts: list[tuple[str, Any]]) -> tuple[str, Any] | None:
-    """Returns the first part that cannot be pickled. Bisects the list, so each part is pickled about twice."""
-    if _error_of([part for _, part in parts]) is None:
+def path_of_unsendable(value: Any, error: Exception) -> str | None:
+    """Returns the path to the innermost object that pickle refuses with such an error, if a trial finds one.
+
+    The last object that pickle meets is the one, or a part that its class made for pickle.
+    """
+    met = _try(value, error)
+    if met is None:
         return None
-    while len(parts) > 1:
-        half = parts[: len(parts) // 2]
-        parts = half if _error_of([part for _, part in half]) is not None else parts[len(half) :]
-    return parts[0] if parts and _error_of(parts[0][1]) is not None else None
-
-
-def path_of_unsendable(value: Any, error: Exception) -> str:
-    """Returns the path to the innermost object that pickle refuses with such an error; "" for the whole message."""
-    path = ""
-    if type(_error_of(value)) is not type(error):
-        return path
-    met = {id(value)}
-    while len(met) < _MAX_LEVELS:
-        found = _failing([(step, part) for step, part in _parts(value) if id(part) not in met])
-        if found is None:
-            return path
-        step, value = found
-        path += step
-        met.add(id(value))
-    return path
+    paths = {id(value): ""}
+    for each in met:
+        if id(each) in paths and type(each) not in _PLAIN:
+            for step, part in _parts(each):
+                paths.setdefault(id(part), paths[id(each)] + step)
+    refused = (each for each in reversed(met) if id(each) in paths and type(each) not in _PLAIN)
+    return next((paths[id(each)] for each in refused if _try(each, error) is not None), "")
 
 
 def explain(error: Exception, value: Any) -> None:
     """Adds the path of the object that cannot be sent to an error of a call that sends a value, such as `put`."""
     path = path_of_unsendable(value, error)
-    if not path:
+    if isinstance(error, NotPortable):
+        if path is not None and error.path is None:
+            error.args, error.path = (f"{path or 'the message itself'}: {error}",), path
+    elif not path:
         return
-    if type(error) in _PLAIN_ERRORS and len(error.args) == 1 and isinstance(error.args[0], str):
+    elif type(error) in _PLAIN_ERRORS and len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}; it is at {path} of the message",)
     elif hasattr(error, "add_note"):
         error.add_note(f"The object that cannot be sent is at {path} of the message")

@@ -72,6 +72,12 @@ def test_tuple_in_itself_is_a_reason() -> None:
     assert refused.value.path == '["a"]'
 
 
+def test_parts_of_a_registered_object_are_no_reasons_elsewhere() -> None:
+    pair = (1, [Boxed()])
+    lines = reasons([Tagged([pair]), (pair, 2), pair])
+    assert [line.split(":")[0] for line in lines] == ["  [0]", "  [1][0][1][0]"]
+
+
 def test_reasons_are_limited_to_100() -> None:
     lines = reasons([Boxed() for _ in range(1000)])
     assert len(lines) == 101 and lines[-1] == "  ..."

@@ -69,6 +69,11 @@ def refusal(value: object) -> shmtree.PickleRefused:
         ({"it's": {"x" * 100: Boxed()}}, '["it\'s"]["' + "x" * 59 + "...]"),
         (collections.OrderedDict(a=collections.Counter()), None),
         ({Boxed(): 1}, ".keys()[0]"),
+        (collections.OrderedDict({1: 2, 2.5: [Boxed()]}), "[2.5][0]"),
+        (collections.OrderedDict({1: 2, Boxed(): 3}), ".keys()[1]"),
+        ({"c": collections.Counter({"x": Boxed()})}, '["c"]["x"]'),
+        ({Choice.ONE: Boxed()}, "[<Choice.ONE: 1>]"),
+        ([np.ma.MaskedArray([None])], "[0]"),
         ([{1, 2}, frozenset([Boxed()])], "[1][0]"),
         ({"c": np.array([None])}, '["c"]'),
         ([0, slice(0, Boxed())], "[1].stop"),
@@ -96,7 +101,21 @@ def test_tuple_in_itself_is_refused_with_its_path() -> None:
 
 
 def test_refusal_inside_a_registered_class_names_the_object() -> None:
-    assert "Boxed" in str(refusal([Tagged({"deep": Boxed()})]))
+    error = refusal([Tagged({"deep": Boxed()})])
+    assert "Boxed" in str(error) and error.path == "[0]"
+
+
+def test_refused_key_that_is_dropped_meanwhile_leaves_a_path() -> None:
+    class Drops:
+        pass
+
+    def flatten(value: Drops) -> object:
+        held.clear()
+        return Boxed()
+
+    shmtree.register(Drops, flatten, lambda flat: Drops())
+    held: dict[Any, Any] = {f"key {len(sys.argv)}": Drops()}
+    assert refusal([held]).path == "[0]"
 
 
 def test_refusal_raised_by_user_code_is_not_changed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import gc
 import os
 import pickle
@@ -101,7 +102,7 @@ class Interrupted:
 
 @dataclasses.dataclass
 class InterruptedByAttribute:
-    """put reads the field without this method, but the search for the path of a refused object calls it."""
+    """put reads the field without this method, and so does the search for the path of a refused object."""
 
     a: int
 
@@ -111,11 +112,24 @@ class InterruptedByAttribute:
         return super().__getattribute__(name)
 
 
+class InterruptedKey(enum.Enum):
+    KEY = 1
+
+    def __repr__(self):  # the path to an item has its key
+        raise KeyboardInterrupt
+
+
 def test_interrupt_while_locating_an_unsendable_object_is_raised():
     with pytest.raises(KeyboardInterrupt):
         shmtree.pack([Interrupted()])
     with pytest.raises(KeyboardInterrupt):
+        shmtree.pack({InterruptedKey.KEY: object()}, allow_pickle=False)
+
+
+def test_path_of_a_refused_object_is_found_without_its_siblings():
+    with pytest.raises(shmtree.PickleRefused) as caught:
         shmtree.pack([InterruptedByAttribute(1), object()], allow_pickle=False)
+    assert caught.value.path == "[1]"
 
 
 @pytest.mark.guarantee("memory-budget")
