@@ -185,6 +185,11 @@ constexpr bool is_allowed(Kind child, char limit) noexcept {
   return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;
 }
 
+// Returns the maximum of an L with this limit.
+constexpr std::uint64_t max_of(char limit) noexcept {
+  return limit >= '0' && limit <= '9' ? static_cast<std::uint64_t>(limit - '0') : UINT64_MAX;
+}
+
 // nullptr for numbers without a kind.
 constexpr const KindRow* row_of(Kind kind) noexcept {
   const std::uint8_t row = detail::kRows[static_cast<std::uint8_t>(kind)];

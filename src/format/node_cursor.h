@@ -87,6 +87,11 @@ class NodeCursor {
     const std::uint8_t value = *columns_.lengths.at++;
     return value != kLengthEscape ? value : next_long_length();
   }
+  // Reads flags, or one of a few choices. Fails if the number is larger than `max`.
+  std::uint64_t next_flags(std::uint64_t max) noexcept {
+    const std::uint64_t flags = next_length();
+    return flags <= max ? flags : (fail("a node has unknown flags"), 0);
+  }
   // Reads a number of items with `nodes_each` child nodes each. Fails if fewer nodes are left.
   std::uint64_t next_count(std::uint64_t nodes_each = 1) noexcept {
     SHMTREE_DCHECK(nodes_each != 0);

@@ -98,7 +98,7 @@ class NodeWalk {
   [[gnu::always_inline]] void part(char letter, char limit, Node& node) {
     switch (letter) {
       case 'I': return visitor_.number(node, limit, in_.next_int());
-      case 'L': return visitor_.length(node, limit, flags(limit));
+      case 'L': return visitor_.length(node, limit, in_.next_flags(max_of(limit)));
       case 'F': return visitor_.real(node, in_.next_float());
       case 'N': return visitor_.name(node, limit, in_.next_name());
       case 'S': return visitor_.text(node, in_.next_string());
@@ -118,13 +118,13 @@ class NodeWalk {
         return children(count, node);
       }
       case 'Z': {
-        const std::uint64_t set = flags('3');
+        const std::uint64_t set = in_.next_flags(3);
         visitor_.flags(node, set);
         if ((set & 2) != 0) child(node, {});
         return;
       }
       case 'Y':
-        if (flags('1') != 0) visitor_.text(node, in_.next_string());
+        if (in_.next_flags(1) != 0) visitor_.text(node, in_.next_string());
         return;
     }
   }
@@ -157,14 +157,6 @@ class NodeWalk {
     const Node child = node();
     in_.leave();
     visitor_.end_child(parent, place, child);
-  }
-
-  std::uint64_t flags(char limit) {
-    const std::uint64_t flags = in_.next_length();
-    if (limit >= '0' && limit <= '9' && flags > static_cast<std::uint64_t>(limit - '0')) {
-      in_.fail("a node has unknown flags");
-    }
-    return flags;
   }
 
   [[gnu::noinline, gnu::cold]] void reference(Node& node) {

@@ -138,8 +138,7 @@ TimeOfDay next_time(Decoder& decoder) {
 
 // Reads the fold and the time zone that follow a time. Returns None if there is no zone, and null on failure.
 Ref next_zone(Decoder& decoder, int* fold) {
-  const std::uint64_t flags = decoder.in.next_length();
-  if (flags > 3) decoder.in.fail("a time has unknown flags");
+  const std::uint64_t flags = decoder.in.next_flags(3);
   if (decoder.in.failed()) return Ref();
   *fold = static_cast<int>(flags & 1);
   if (!(flags & 2)) return Ref::borrow(Py_None);

@@ -378,8 +378,9 @@ PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
   Decoder decoder(reader, context, frame);
   Ref object(decoder.node());
   if (!object) {
-    if (decoder.incompatible_node() != Decoder::kNone) explain_incompatible_node(frame, decoder.incompatible_node());
-    if (!context.allow_pickle) explain_refused_node(frame, reader.nodes() - reader.left().kinds.left() - 1);
+    const std::size_t incompatible = decoder.incompatible_node();
+    if (incompatible != Decoder::kNone) explain_node(error_types().incompatible_message, frame, incompatible);
+    if (!context.allow_pickle) explain_node(error_types().pickle_refused, frame, reader.position());
     return raise_from_frame(reader.error());
   }
   const Status finished = reader.finish();

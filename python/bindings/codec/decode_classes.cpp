@@ -61,7 +61,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 // Reports that the dataclass or attrs instance at node `position` has a field on one side only.
 PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
-  const std::string sent = joined(fields_of_node(decoder.frame(), position));
+  const std::string sent = joined(facts_of_node(decoder.frame(), position).fields);
   const std::optional<std::string> here = joined(info.fields.get());
   if (!here) return nullptr;
   const char* format = is_here ? "'%.500s' has a field %R here, for which neither the message nor the class has a value"

@@ -65,12 +65,10 @@ class Describer {
   Describer(format::FrameReader& reader, std::size_t wanted) : in_(reader), muted_(1), wanted_(wanted) {}
 
   std::string text() { return std::move(out_); }
-  // Returns nothing if the walk has not met the wanted node.
-  const std::optional<std::string>& path() const { return wanted_path_; }
-  const std::vector<std::string>& fields() const { return wanted_fields_; }
+  NodeFacts facts() { return std::move(facts_); }
 
   Node begin(Kind kind) {
-    if (in_.position() == wanted_) wanted_path_ = platform::printable(path_);
+    if (in_.position() == wanted_) facts_.path = platform::printable(path_);
     return {.kind = kind,
             .number = in_.position(),
             .indent = indent_,
@@ -179,7 +177,7 @@ class Describer {
 
   void field(Node& node, std::string_view name) {
     const bool is_attribute = node.kind == Kind::kDataclass;
-    if (is_attribute && node.number == wanted_) wanted_fields_.emplace_back(name);
+    if (is_attribute && node.number == wanted_) facts_.fields.emplace_back(name);
     label_ = join(quoted(name), ": ");
     step(is_attribute ? join(".", name.substr(0, kShownText)) : join("[", quoted(name, "\""), "]"));
   }
@@ -223,8 +221,7 @@ class Describer {
   std::string out_;
   std::size_t muted_ = 0;
   std::size_t wanted_ = kNoNode;
-  std::optional<std::string> wanted_path_;
-  std::vector<std::string> wanted_fields_;
+  NodeFacts facts_;         // of the wanted node
   std::size_t indent_ = 0;  // of the next node
   std::string label_;       // of the next node
   std::string path_;
@@ -245,20 +242,12 @@ Result<std::string> describe_frame(std::span<const std::byte> frame) {
               " of them metadata\n", walk.visitor().text());
 }
 
-std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::size_t number) {
-  Result<format::FrameReader> opened = format::FrameReader::open(frame);
-  if (!opened.ok()) return std::nullopt;
-  format::NodeWalk<Describer> walk(*opened, std::nullopt, *opened, number);
-  walk.node();
-  return walk.visitor().path();
-}
-
-std::vector<std::string> fields_of_node(std::span<const std::byte> frame, std::size_t number) {
+NodeFacts facts_of_node(std::span<const std::byte> frame, std::size_t number) {
   Result<format::FrameReader> opened = format::FrameReader::open(frame);
   if (!opened.ok()) return {};
   format::NodeWalk<Describer> walk(*opened, std::nullopt, *opened, number);
   walk.node();
-  return walk.visitor().fields();
+  return walk.visitor().facts();
 }
 
 }  // namespace shmtree::python

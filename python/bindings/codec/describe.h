@@ -14,12 +14,14 @@ namespace shmtree::python {
 // Returns one line per node: kind, class, value or shape, bytes. Shortens long containers and texts.
 Result<std::string> describe_frame(std::span<const std::byte> frame);
 
-// Returns the path from the root to node `number`, counted from 0: `["obs"][0].field`, and an empty one for the root.
-// Returns nothing if the frame has no such node, for example because its memory was changed meanwhile. Meant for
-// errors, since it reads the frame again.
-std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::size_t number);
+// What an error says of a node.
+struct NodeFacts {
+  std::optional<std::string> path{};  // from the root, such as `["obs"][0].field`; empty for the root
+  std::vector<std::string> fields{};  // names, if it is a dataclass
+};
 
-// Returns the field names of that node if it is a dataclass. Also meant for errors.
-std::vector<std::string> fields_of_node(std::span<const std::byte> frame, std::size_t number);
+// Returns the facts of node `number`, counted from 0. There is no path if the frame has no such node, for example
+// because its memory was changed meanwhile. Meant for errors, since it reads the frame again.
+NodeFacts facts_of_node(std::span<const std::byte> frame, std::size_t number);
 
 }  // namespace shmtree::python

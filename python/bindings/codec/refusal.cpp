@@ -76,27 +76,16 @@ void explain_refused_object(EncodeSession& session, const char* refuser) {
   give_back(std::move(refusal));
 }
 
-namespace {
-
-void explain_node(Ref refusal, std::span<const std::byte> frame, std::size_t number) {
+void explain_node(PyObject* cls, std::span<const std::byte> frame, std::size_t number) {
+  Ref refusal = take_if(cls);
   if (!refusal) return;
   if (has_no_path(refusal.get())) {
-    const std::optional<std::string> found = path_of_node(frame, number);
+    const std::optional<std::string> found = facts_of_node(frame, number).path;
     const Ref path(found ? PyUnicode_DecodeUTF8(found->data(), static_cast<Py_ssize_t>(found->size()), "replace")
                          : nullptr);
     if (path) add_path(refusal.get(), path.get());
   }
   give_back(std::move(refusal));
-}
-
-}  // namespace
-
-void explain_refused_node(std::span<const std::byte> frame, std::size_t number) {
-  explain_node(take_refusal(), frame, number);
-}
-
-void explain_incompatible_node(std::span<const std::byte> frame, std::size_t number) {
-  explain_node(take_if(error_types().incompatible_message), frame, number);
 }
 
 void name_refuser(const char* refuser) {

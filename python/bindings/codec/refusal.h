@@ -15,10 +15,9 @@ namespace shmtree::python {
 // <refuser>".
 [[gnu::cold]] void explain_refused_object(EncodeSession& session, const char* refuser);
 
-// For the node with that number in a walk over the frame. The caller adds the refuser with name_refuser().
-[[gnu::cold]] void explain_refused_node(std::span<const std::byte> frame, std::size_t number);
-// Does the same for an IncompatibleMessage.
-[[gnu::cold]] void explain_incompatible_node(std::span<const std::byte> frame, std::size_t number);
+// For the node with that number in a walk over the frame. `cls`: PickleRefused, for which the caller adds the refuser
+// with name_refuser(), or IncompatibleMessage.
+[[gnu::cold]] void explain_node(PyObject* cls, std::span<const std::byte> frame, std::size_t number);
 [[gnu::cold]] void name_refuser(const char* refuser);
 
 }  // namespace shmtree::python

@@ -118,18 +118,10 @@ bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 
 // --- Decoding --------------------------------------------------------------------------------------------------------
 
-PyObject* next_flags(Decoder& decoder, char limit) {
-  const std::uint64_t flags = decoder.in.next_length();
-  if (limit >= '0' && limit <= '9' && flags > static_cast<std::uint64_t>(limit - '0')) {
-    decoder.in.fail("a node has unknown flags");
-  }
-  return decoder.in.failed() ? nullptr : PyLong_FromUnsignedLongLong(flags);
-}
-
 PyObject* next_part(Decoder& decoder, char letter, char limit) {
   switch (letter) {
     case 'I': return PyLong_FromLongLong(decoder.in.next_int());
-    case 'L': return next_flags(decoder, limit);
+    case 'L': return PyLong_FromUnsignedLongLong(decoder.in.next_flags(format::max_of(limit)));
     case 'F': return PyFloat_FromDouble(decoder.in.next_float());
     case 'S': return decode_str(decoder, decoder.in.next_string());
     case 'N': return decode_str(decoder, decoder.in.next_name().text);

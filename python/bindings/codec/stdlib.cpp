@@ -62,9 +62,8 @@ PyObject* decode_uuid(Decoder& decoder) {
 }
 
 PyObject* decode_path(Decoder& decoder) {
-  const std::uint64_t flavour = decoder.in.next_length();
+  const std::uint64_t flavour = decoder.in.next_flags(2);
   const std::string_view text = decoder.in.next_string();
-  if (flavour > 2) decoder.in.fail("a path has an unknown flavour");
   if (decoder.in.failed()) return nullptr;
   return call_with_text(decoder, path_classes[flavour], text, "a path is invalid");
 }

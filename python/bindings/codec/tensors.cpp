@@ -109,9 +109,8 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
 namespace {
 
 PyObject* decode_tensor(Decoder& decoder) {
-  const std::uint64_t flags = decoder.in.next_length();
+  const std::uint64_t flags = decoder.in.next_flags(3);
   format::ArrayInfo info;
-  if (flags > 3) decoder.in.fail("a tensor has unknown flags");
   if (!decoder.in.next_array(info)) return nullptr;
   if (info.flags & format::kFortran) return decoder.in.fail("a tensor has an invalid memory layout"), nullptr;
   return tensor_of(decoder, info, flags);

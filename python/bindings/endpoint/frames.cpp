@@ -61,7 +61,7 @@ struct FrameArgument {
 // Adds the path of the frame's first handle to the start of the current exception's message.
 void add_path(std::span<const std::byte> frame, const format::FrameContents& contents) {
   if (!contents.has_handle()) return;
-  const std::optional<std::string> found = path_of_node(frame, contents.handle);
+  const std::optional<std::string> found = facts_of_node(frame, contents.handle).path;
   const Ref path(found ? PyUnicode_DecodeUTF8(found->data(), static_cast<Py_ssize_t>(found->size()), "replace")
                        : nullptr);
   Ref exception = take_exception();

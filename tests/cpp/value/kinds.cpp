@@ -206,3 +206,34 @@ TEST_CASE("no change of a single word makes an item misbehave") {
   }
   CHECK(seen > 0);
 }
+
+TEST_CASE("unknown flags and parts of a wrong kind are corrupt") {
+  using Add = std::function<void(FrameBuilder&)>;
+  const Add add_path = [](FrameBuilder& builder) {
+    builder.begin_node(Kind::kPath, 3);
+    builder.add_string("/tmp");
+  };
+  const Add add_time = [](FrameBuilder& builder) {
+    builder.add_kind(Kind::kTime);
+    builder.add_int(0);
+    builder.add_length(4);
+  };
+  const Add add_timezone = [](FrameBuilder& builder) {
+    builder.add_kind(Kind::kTimezone);
+    builder.add_int(0);
+    builder.add_length(2);
+    builder.add_string("UTC");
+  };
+  const Add add_fraction = [](FrameBuilder& builder) {
+    builder.add_kind(Kind::kFraction);
+    builder.add_int_node(1);
+    builder.add_float_node(2);
+  };
+  for (const Add& add : {add_path, add_time, add_timezone, add_fraction}) {
+    FrameBuilder builder;
+    add(builder);
+    const auto item = decoded(builder);
+    REQUIRE(!item.ok());
+    CHECK(item.error().code == Code::kCorrupt);
+  }
+}
