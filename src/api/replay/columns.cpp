@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -152,75 +153,20 @@ Status add_parts(Spec& spec, SpecPart& part, const std::string& path, std::span<
   return success();
 }
 
-std::optional<std::size_t> find_leaf(const ReplayPaths& paths, const std::string& path) {
-  const auto found = std::ranges::find(paths.leaves, path);
-  if (found == paths.leaves.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - paths.leaves.begin());
-}
-
-Status add_next(Spec& spec, const ReplayPaths& paths, const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    if (std::ranges::find(spec.row.keys, key, &SpecPart::Key::bytes) == spec.row.keys.end()) {
-      return invalid("next has " + quoted(key) + ", which is not a key of rows");
-    }
-    for (std::size_t leaf = 0; leaf < paths.leaves.size(); ++leaf) {
-      if (paths.leaves[leaf] == key || paths.leaves[leaf].starts_with(key + "/")) spec.next.push_back(leaf);
-    }
-  }
-  std::ranges::sort(spec.next);
-  spec.next.erase(std::unique(spec.next.begin(), spec.next.end()), spec.next.end());
-  const bool is_taken = std::ranges::find(spec.row.keys, kNext, &SpecPart::Key::bytes) != spec.row.keys.end();
-  if (spec.next.empty() || !is_taken) return success();
-  return invalid("row[\"next\"] conflicts with the successors that batches have there: rename the leaf");
-}
-
-// Finds the leaf at `path`. Only a path that is not the default must exist.
-Status find_named(const ReplayPaths& paths, const char* what, const std::optional<std::string>& path,
-                  std::optional<std::size_t>& leaf) {
-  if (!path) return success();
-  leaf = find_leaf(paths, *path);
-  if (leaf || *path == what) return success();
-  return invalid(std::string(what) + " is " + quoted(*path) + ", which rows do not have");
-}
-
-// Finds the leaf of a key, if rows have that key. kInvalid if the key has several leaves.
-Status find_end(const Spec& spec, const ReplayPaths& paths, const std::string& key, std::optional<std::size_t>& leaf) {
-  leaf = find_leaf(paths, key);
-  const bool has_parts =
-      std::ranges::any_of(paths.leaves, [&](const auto& path) { return path.starts_with(key + "/"); });
-  if (leaf || !has_parts || spec.row.form != SpecPart::Form::kDict) return success();
-  return invalid(
-      quoted(key) +
-      " ends episodes, but has several leaves; use a key with one number, or set `done` of Episodes to None");
-}
-
-// Sets the leaves that end episodes. Without `done` there are none.
-Status add_ends(Spec& spec, const ReplayPaths& paths, const std::optional<std::string>& done) {
-  if (!done) return success();
-  Status found = find_named(paths, "done", done, spec.done);
-  if (found && !spec.done) found = find_end(spec, paths, *done, spec.done);
-  if (found) found = find_end(spec, paths, "terminated", spec.terminated);
-  if (found) found = find_end(spec, paths, "truncated", spec.truncated);
-  spec.ends_unknown = !spec.says_ends();
-  return found;
-}
-
-void add_paths(const SpecPart& part, const std::string& path, std::vector<std::string>& out) {
-  if (part.form == SpecPart::Form::kLeaf) {
-    out.push_back(path);
-    return;
-  }
-  for (std::size_t i = 0; i < part.parts.size(); ++i) {
-    const bool has_name = part.form == SpecPart::Form::kDict && part.keys[i].is_text;
-    const std::string key = has_name ? part.keys[i].bytes : std::to_string(i);
-    add_paths(part.parts[i], path.empty() ? key : path + "/" + key, out);
-  }
-}
-
 bool has_only(const SpecPart& part, const std::vector<std::size_t>& leaves) {
   if (part.form == SpecPart::Form::kLeaf) return std::ranges::find(leaves, part.leaf) != leaves.end();
   const auto has = [&](const SpecPart& each) { return has_only(each, leaves); };
   return !part.parts.empty() && std::ranges::all_of(part.parts, has);
+}
+
+replay::EpisodeKeys keys_of(const ReplayEpisodes& episodes) {
+  const auto key = [](const std::string& text) { return SpecPart::Key{text}; };
+  replay::EpisodeKeys keys;
+  std::ranges::transform(episodes.next, std::back_inserter(keys.next), key);
+  for (const auto& [path, frames] : episodes.stack) keys.stack.emplace_back(key(path), frames);
+  if (episodes.reward) keys.reward = key(*episodes.reward);
+  if (episodes.done) keys.done = key(*episodes.done);
+  return keys;
 }
 
 replay::TableSpec table_of(const ReplaySampler& sampler) {
@@ -236,9 +182,7 @@ replay::TableSpec table_of(const ReplaySampler& sampler) {
 
 }  // namespace
 
-ReplayPaths::ReplayPaths(const Spec& spec) {
-  add_paths(spec.row, "", leaves);
-  outputs = leaves;
+ReplayPaths::ReplayPaths(const Spec& spec) : leaves(spec.paths()), outputs(leaves) {
   for (const std::size_t leaf : spec.next) outputs.push_back(std::string(kNext) + "/" + leaves[leaf]);
   final.form = SpecPart::Form::kDict;
   for (std::size_t i = 0; !spec.next.empty() && i < spec.row.parts.size(); ++i) {
@@ -277,21 +221,13 @@ Result<Spec> spec_of(const ReplayOptions& options) {
   Status added =
       options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, options.columns);
   if (!added) return std::move(added).error();
-  const ReplayPaths paths(spec);
   set_samplers(spec, options.sampling);
   const ReplayEpisodes& episodes = options.episodes;
   spec.n_step = episodes.n_step;
   spec.gamma = episodes.gamma;
   spec.repeats_first = episodes.stack_repeats_first;
-  for (const auto& [path, frames] : episodes.stack) {
-    const auto leaf = find_leaf(paths, path);
-    if (!leaf) return invalid("stack has " + quoted(path) + ", which rows do not have");
-    spec.stack.emplace_back(*leaf, frames);
-  }
   if (options.limits.rate) spec.limit = limit_of(*options.limits.rate);
-  added = add_next(spec, paths, episodes.next);
-  if (added) added = find_named(paths, "reward", episodes.reward, spec.reward);
-  if (added) added = add_ends(spec, paths, episodes.done);
+  added = replay::set_leaves(spec, keys_of(episodes));
   if (added) added = replay::check(spec);
   if (!added) return std::move(added).error();
   return spec;

@@ -1,13 +1,11 @@
 // Makes, opens and loads replay buffers.
-#include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "api/published.h"
 #include "api/replay/replay_state.h"
 #include "discovery/handle.h"
 #include "endpoint/message_transfers.h"
-#include "platform/machine.h"
+#include "replay/buffer/home.h"
 #include "replay/files/loader.h"
 
 namespace shmtree {
@@ -40,45 +38,20 @@ Result<ReplayBuffer> ReplayState::open_bytes(std::span<const std::byte> bytes) {
 
 namespace {
 
-// Memory available to a buffer, and its source for errors. kInvalid for a moved-from arena.
-struct Home {
-  std::uint64_t bytes = 0;
-  const char* source = "the machine has";
-  std::shared_ptr<memory::Arena> arena = nullptr;  // Null: the buffer gets its own.
-
-  std::string left() const { return std::string("; ") + source + " " + std::to_string(bytes) + " bytes"; }
-};
-Result<Home> replay_home_for(const std::optional<Arena>& given) {
-  if (!given) return Home{.bytes = platform::available_memory_bytes()};
+// Returns the arena for a buffer, null for none. kInvalid for a moved-from arena.
+Result<std::shared_ptr<memory::Arena>> arena_of(const std::optional<Arena>& given) {
+  if (!given) return std::shared_ptr<memory::Arena>();
   if (ArenaState::of(*given) == nullptr) return no_arena();
-  const std::shared_ptr<memory::Arena>& arena = ArenaState::of(*given)->arena;
-  return Home{arena->pool().max_bytes(), "the arena has", arena};
+  return ArenaState::of(*given)->arena;
 }
 
-// Returns the capacity in rows; computes it from max_bytes if only that is given.
-Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options, const Home& home) {
-  if (options.max_bytes == 0) return options.capacity;
-  if (options.capacity != 0) {
-    return Error{Code::kInvalid, "both capacity (" + std::to_string(options.capacity) + " rows) and max_bytes (" +
-                                     std::to_string(options.max_bytes) + ") were passed; pass one of them"};
+BufferSize sizes_of(const ReplayOptions& options) {
+  if (options.max_bytes != 0 && options.capacity != 0) {
+    throw BadResult(Error{Code::kInvalid, "both capacity (" + std::to_string(options.capacity) +
+                                              " rows) and max_bytes (" + std::to_string(options.max_bytes) +
+                                              ") were passed; pass one of them"});
   }
-  auto rows = Buffer::capacity_within(spec, options.max_bytes, {0, options.limits.chunk, options.limits.streams});
-  if (!rows || options.max_bytes <= home.bytes) return rows;
-  return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + home.left()};
-}
-
-// Returns an arena that a full buffer fits into. Its own arena has spare memory for other objects.
-Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const BufferSize& sizes, const Home& home) {
-  constexpr std::uint64_t kMinSpare = std::uint64_t{16} << 20;
-  const auto needed = Buffer::total_bytes(spec, sizes);
-  if (!needed) return needed.error();
-  if (*needed > home.bytes) {
-    return Error{Code::kInvalid, "a replay buffer of " + std::to_string(sizes.capacity) + " rows takes " +
-                                     std::to_string(*needed) + " bytes" + home.left() +
-                                     ": use a smaller capacity, or max_bytes"};
-  }
-  if (home.arena != nullptr) return home.arena;
-  return memory::Arena::create({.max_bytes = *needed + std::max(kMinSpare, *needed / 8)});
+  return {options.capacity, options.limits.chunk, options.limits.streams};
 }
 
 // Applies the options to the spec of a saved buffer.
@@ -94,28 +67,19 @@ Status change(Spec& spec, const ReplayLoad& how) {
   return replay::check(spec);
 }
 
-// Returns the size of a loaded buffer. Its chunks are at most as large as the saved ones.
-BufferSize sizes_for(const replay::Loader& loader, const ReplayLoad& how) {
-  const std::uint64_t rows = how.capacity == 0 ? loader.capacity() : how.capacity;
-  const ReplayLimits limits = how.limits.value_or(ReplayLimits{});
-  if (limits.chunk != 0) return {rows, limits.chunk, limits.streams};
-  const std::uint64_t streams = std::max<std::uint64_t>(limits.streams, 1);
-  const std::uint64_t most = how.capacity == 0 ? rows : std::max<std::uint64_t>(rows / 16 / streams, 1);
-  return {rows, std::min(loader.rows_per_chunk(), std::bit_floor(most)), limits.streams};
-}
-
 }  // namespace
 }  // namespace api
 
 ReplayBuffer make_replay(const ReplayOptions& options) try {
   const Spec spec = api::spec_of(options).value();
-  const api::Home home = api::replay_home_for(options.arena).value();
-  const BufferSize sizes{api::capacity_of(spec, options, home).value(), options.limits.chunk, options.limits.streams};
+  const auto arena = api::arena_of(options.arena).value();
+  const replay::Home home(arena);
+  const BufferSize sizes = home.within(spec, api::sizes_of(options), options.max_bytes).value();
   endpoint::ObjectRequest request{.kind = discovery::NamedKind::kReplay,
                                   .name = api::name_in(options.name),
-                                  .arena = home.arena,
+                                  .arena = arena,
                                   .exist_ok = options.exist_ok};
-  request.make_arena = [&] { return api::arena_for(spec, sizes, home); };
+  request.make_arena = [&] { return home.arena_for(spec, sizes); };
   const auto made = endpoint::make_object<Buffer>(request, WaitContext{}, spec, sizes).value();
   if (options.sampling.seed) made.object->set_seed(*options.sampling.seed);
   return ReplayState::wrap(made.object, made.name);
@@ -158,17 +122,11 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   if (!spec) return std::move(spec).error();
   Status fits = api::change(*spec, how);
   if (!fits) return std::move(fits).error();
-  const BufferSize sizes = api::sizes_for(*loader, how);
-  if (how.capacity == 0) {
-    const auto overhead = Buffer::overhead_bytes(*spec, sizes);
-    fits = overhead ? loader->check_overhead(*overhead) : Status(overhead.error());
-    if (!fits) return std::move(fits).error();
-  }
-  auto home = api::replay_home_for(how.arena);
-  if (!home) return std::move(home).error();
-  auto arena = api::arena_for(*spec, sizes, *home);
+  auto arena = api::arena_of(how.arena);
   if (!arena) return std::move(arena).error();
-  auto buffer = Buffer::create(std::move(*arena), std::move(*spec), sizes, WaitContext{});
+  const ReplayLimits limits = how.limits.value_or(ReplayLimits{});
+  auto buffer = loader->make_buffer(std::move(*spec), {how.capacity, limits.chunk, limits.streams}, std::move(*arena),
+                                    WaitContext{});
   if (!buffer) return std::move(buffer).error();
   if (how.sampling && how.sampling->seed) (*buffer)->set_seed(*how.sampling->seed);
   Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{},

@@ -177,6 +177,60 @@ Output output_of(const Spec& spec, std::size_t leaf, OutputKind plain, OutputKin
   return {.kind = stacked, .leaf = leaf, .frames = frames, .repeats_first = spec.repeats_first};
 }
 
+void add_paths(const SpecPart& part, const std::string& path, std::vector<std::string>& out) {
+  if (part.form == SpecPart::Form::kLeaf) return out.push_back(path);
+  for (std::size_t i = 0; i < part.parts.size(); ++i) {
+    const bool has_name = part.form == SpecPart::Form::kDict && part.keys[i].is_text;
+    const std::string key = has_name ? part.keys[i].bytes : std::to_string(i);
+    add_paths(part.parts[i], path.empty() ? key : path + "/" + key, out);
+  }
+}
+
+void add_leaves(const SpecPart& part, std::vector<std::size_t>& out) {
+  if (part.form == SpecPart::Form::kLeaf) return out.push_back(part.leaf);
+  for (const SpecPart& each : part.parts) add_leaves(each, out);
+}
+
+using Key = SpecPart::Key;
+
+std::string shown(const Key& key) {
+  return key.is_text ? "\"" + key.bytes + "\"" : "a key that is not a text";
+}
+
+Error no_key(const Spec& spec, const std::string& what, const Key& key) {
+  std::string keys;
+  for (const Key& each : spec.row.keys) keys += (keys.empty() ? "" : ", ") + shown(each);
+  return invalid(what + " has " + shown(key) + ", which is not a key of the rows; they have " +
+                 (keys.empty() ? "no keys" : keys));
+}
+
+// Returns the leaves below a key of the rows, or else a path.
+std::vector<std::size_t> leaves_below(const Spec& spec, const Key& key) {
+  std::vector<std::size_t> found;
+  const auto part = std::ranges::find(spec.row.keys, key);
+  if (part != spec.row.keys.end()) {
+    add_leaves(spec.row.parts[static_cast<std::size_t>(part - spec.row.keys.begin())], found);
+  } else if (key.is_text) {
+    const std::vector<std::string> paths = spec.paths();
+    for (std::size_t leaf = 0; leaf < paths.size(); ++leaf) {
+      if (paths[leaf] == key.bytes || paths[leaf].starts_with(key.bytes + "/")) found.push_back(leaf);
+    }
+  }
+  return found;
+}
+
+// Sets the leaf of a key that has one. `what` is the option, and its default key.
+Status set_leaf(const Spec& spec, const char* what, const std::optional<Key>& key, std::optional<std::size_t>& leaf) {
+  if (!key) return success();
+  const std::vector<std::size_t> found = leaves_below(spec, *key);
+  if (found.empty()) return *key == Key{what} ? success() : Status(no_key(spec, what, *key));
+  leaf = found.front();
+  if (found.size() == 1) return success();
+  return invalid(std::string(what) + " is " + shown(*key) + ", which has " + std::to_string(found.size()) +
+                 " columns; it must have one, or set `" + (std::string_view(what) == "reward" ? what : "done") +
+                 "` of Episodes to None");
+}
+
 }  // namespace
 
 DType dtype_of(std::string_view text) noexcept {
@@ -198,6 +252,12 @@ std::uint64_t SpecLeaf::bytes() const noexcept {
 std::vector<TableSpec> Spec::tables() const {
   std::vector<TableSpec> found;
   for (const auto& [name, table] : samplers) found.push_back(table);
+  return found;
+}
+
+std::vector<std::string> Spec::paths() const {
+  std::vector<std::string> found;
+  add_paths(row, "", found);
   return found;
 }
 
@@ -255,6 +315,31 @@ Status check(const Spec& spec) {
   return checked ? check_ends(spec) : checked;
 }
 
+Status set_leaves(Spec& spec, const EpisodeKeys& keys) {
+  constexpr const char* kNext = "next";
+  for (const Key& key : keys.next) {
+    if (std::ranges::find(spec.row.keys, key) == spec.row.keys.end()) return no_key(spec, kNext, key);
+    std::ranges::copy(leaves_below(spec, key), std::back_inserter(spec.next));
+  }
+  std::ranges::sort(spec.next);
+  spec.next.erase(std::unique(spec.next.begin(), spec.next.end()), spec.next.end());
+  if (!spec.next.empty() && std::ranges::find(spec.row.keys, Key{kNext}) != spec.row.keys.end()) {
+    return invalid("row[\"next\"] conflicts with the successors that batches have there: rename the leaf");
+  }
+  for (const auto& [key, frames] : keys.stack) {
+    const std::vector<std::size_t> leaves = leaves_below(spec, key);
+    if (leaves.empty()) return no_key(spec, "stack", key);
+    for (const std::size_t leaf : leaves) spec.stack.emplace_back(leaf, frames);
+  }
+  Status found = set_leaf(spec, "reward", keys.reward, spec.reward);
+  if (!keys.done) return found;
+  if (found) found = set_leaf(spec, "done", keys.done, spec.done);
+  if (found) found = set_leaf(spec, "terminated", Key{"terminated"}, spec.terminated);
+  if (found) found = set_leaf(spec, "truncated", Key{"truncated"}, spec.truncated);
+  spec.ends_unknown = !spec.says_ends();
+  return found;
+}
+
 Error no_ends(const std::string& what) {
   return invalid(what + " needs to know where episodes end, but rows have no key \"terminated\", \"truncated\" or " +
                  "\"done\": add those that the environment returns. To end episodes by calls alone, set `done` "
@@ -271,88 +356,118 @@ constexpr std::uint64_t kNoteWithoutDeaths = 1;     // version without `raises_o
 constexpr std::uint64_t kNoteWithoutEnds = 2;       // version in which only `done` ends episodes
 constexpr std::uint64_t kNone = ~std::uint64_t{0};  // stands for a missing leaf
 
-class NoteWriter {
+// Writes values to a note, or reads them from one, so that one function describes the order of the bytes. After the
+// first invalid value that it reads, all further values are zero or empty.
+class Note {
  public:
-  void number(std::uint64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void real(double value) { number(std::bit_cast<std::uint64_t>(value)); }
-  void text(const std::string& value) {
-    number(value.size());
-    bytes_ += value;
+  enum class Mode : std::uint8_t { kWrite, kRead };
+
+  Note() = default;
+  explicit Note(std::span<const std::byte> bytes) noexcept : mode_(Mode::kRead), left_(bytes) {}
+
+  bool reads() const noexcept { return mode_ == Mode::kRead; }
+  bool is_read() const noexcept { return !failed_ && left_.empty(); }
+  std::string take() { return std::move(written_); }
+
+  template <class... Values>
+  requires(sizeof...(Values) > 1) void operator()(Values&... values) { ((*this)(values), ...); }
+  void operator()(std::uint64_t& value) {
+    if (!reads())
+      written_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    else if (has(sizeof value))
+      std::memcpy(&value, skip(sizeof value), sizeof value);
+    else
+      value = 0;
   }
-  void part(const SpecPart& part) {
-    number(static_cast<std::uint64_t>(part.form));
-    if (part.form == SpecPart::Form::kLeaf) return;
-    number(part.parts.size());
-    for (std::size_t i = 0; i < part.parts.size(); ++i) {
+  void operator()(std::uint32_t& value) { below(std::uint64_t{1} << 32, value); }
+  void operator()(bool& value) { below(2, value); }
+  void operator()(double& value) {
+    auto bits = std::bit_cast<std::uint64_t>(value);
+    (*this)(bits);
+    value = std::bit_cast<double>(bits);
+  }
+  void operator()(std::string& value) {
+    std::uint64_t bytes = value.size();
+    (*this)(bytes);
+    if (!reads())
+      written_ += value;
+    else if (has(bytes))
+      value.assign(reinterpret_cast<const char*>(skip(bytes)), bytes);
+  }
+  void operator()(std::optional<std::size_t>& leaf) {
+    std::uint64_t number = leaf.value_or(kNone);
+    (*this)(number);
+    leaf = number == kNone ? std::optional<std::size_t>() : number;
+  }
+  template <class First, class Second>
+  void operator()(std::pair<First, Second>& both) {
+    (*this)(both.first, both.second);
+  }
+  template <class Element>
+  void operator()(std::vector<Element>& list) {
+    each(list, [&](std::size_t i) { (*this)(list[i]); });
+  }
+  void operator()(SpecLeaf& leaf) { (*this)(leaf.dtype, leaf.item_bytes, leaf.shape); }
+  void operator()(TableSpec& table) {
+    below(std::uint64_t{1} << 32, table.kind);
+    (*this)(table.alpha, table.beta, table.eps, table.max_times);
+  }
+  void operator()(std::optional<RateLimit>& limit) {
+    bool is_there = limit.has_value();
+    (*this)(is_there);
+    if (!is_there) return;
+    RateLimit& of = reads() ? limit.emplace() : *limit;
+    (*this)(of.samples_per_insert, of.min_size, of.error_buffer);
+  }
+  // Numbers the leaves in their order.
+  void part(SpecPart& part, std::size_t depth, std::size_t& leaves) {
+    failed_ = failed_ || depth > Spec::kMaxNesting;
+    below(4, part.form);
+    if (failed_) return;
+    if (part.form == SpecPart::Form::kLeaf) {
+      part.leaf = leaves++;
+      return;
+    }
+    each(part.parts, [&](std::size_t i) {
       if (part.form == SpecPart::Form::kDict) {
-        number(part.keys[i].is_text ? 1 : 0);
-        text(part.keys[i].bytes);
+        if (reads()) part.keys.emplace_back();
+        (*this)(part.keys[i].is_text, part.keys[i].bytes);
       }
-      this->part(part.parts[i]);
-    }
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// Reads a note. After the first invalid value, all further values are zero or empty.
-class NoteReader {
- public:
-  explicit NoteReader(std::span<const std::byte> left) noexcept : left_(left) {}
-
-  bool failed() const noexcept { return failed_; }
-  bool at_end() const noexcept { return left_.empty(); }
-  std::uint64_t number() noexcept {
-    std::uint64_t value = 0;
-    if (!has(sizeof value)) return 0;
-    std::memcpy(&value, left_.data(), sizeof value);
-    left_ = left_.subspan(sizeof value);
-    return value;
-  }
-  std::uint64_t number_below(std::uint64_t bound) noexcept {
-    const std::uint64_t value = number();
-    if (value >= bound) failed_ = true;
-    return failed_ ? 0 : value;
-  }
-  // Reads a number of elements, each of at least 8 bytes. Rejects counts that exceed the rest of the note, so that the
-  // caller never reserves more memory than the note justifies.
-  std::uint64_t count() noexcept { return number_below(left_.size() / sizeof(std::uint64_t) + 1); }
-  double real() noexcept { return std::bit_cast<double>(number()); }
-  std::string text() {
-    const std::uint64_t bytes = number();
-    if (!has(bytes)) return {};
-    std::string value(reinterpret_cast<const char*>(left_.data()), bytes);
-    left_ = left_.subspan(bytes);
-    return value;
-  }
-  SpecPart part(std::size_t depth, std::size_t& leaves) {
-    SpecPart found;
-    if (depth > Spec::kMaxNesting) failed_ = true;
-    found.form = static_cast<SpecPart::Form>(number_below(4));
-    if (failed_) return found;
-    if (found.form == SpecPart::Form::kLeaf) {
-      found.leaf = leaves++;
-      return found;
-    }
-    for (std::uint64_t i = count(); i > 0 && !failed_; --i) {
-      if (found.form == SpecPart::Form::kDict) {
-        const bool is_text = number_below(2) == 1;
-        found.keys.push_back({text(), is_text});
-      }
-      found.parts.push_back(part(depth + 1, leaves));
-    }
-    return found;
+      this->part(part.parts[i], depth + 1, leaves);
+    });
   }
 
  private:
   bool has(std::uint64_t bytes) noexcept {
-    if (failed_ || left_.size() < bytes) failed_ = true;
+    failed_ = failed_ || left_.size() < bytes;
     return !failed_;
   }
+  const std::byte* skip(std::uint64_t bytes) noexcept {
+    const std::byte* const at = left_.data();
+    left_ = left_.subspan(bytes);
+    return at;
+  }
+  template <class Number>
+  void below(std::uint64_t bound, Number& value) {
+    auto number = static_cast<std::uint64_t>(value);
+    (*this)(number);
+    failed_ = failed_ || number >= bound;
+    value = static_cast<Number>(failed_ ? 0 : number);
+  }
+  // Adds the elements that it reads one by one: their number is untrusted, and each takes at least 8 bytes of the note.
+  template <class Element, class Act>
+  void each(std::vector<Element>& list, Act act) {
+    std::uint64_t count = list.size();
+    (*this)(count);
+    for (std::uint64_t i = 0; i < count && !failed_; ++i) {
+      if (reads()) list.emplace_back();
+      act(i);
+    }
+  }
 
-  std::span<const std::byte> left_;
+  const Mode mode_ = Mode::kWrite;
+  std::string written_{};
+  std::span<const std::byte> left_{};
   bool failed_ = false;
 };
 
@@ -361,122 +476,39 @@ Error incompatible(const std::string& why) {
                .message = "the specification of this replay buffer cannot be read: " + why};
 }
 
-void write_samplers(NoteWriter& out, const Spec& spec) {
-  out.number(spec.samplers.size());
-  for (const auto& [name, table] : spec.samplers) {
-    out.text(name);
-    out.number(static_cast<std::uint64_t>(table.kind));
-    out.real(table.alpha);
-    out.real(table.beta);
-    out.real(table.eps);
-    out.number(table.max_times);
-  }
-  out.number(spec.limit ? 1 : 0);
-  if (!spec.limit) return;
-  out.real(spec.limit->samples_per_insert);
-  out.number(spec.limit->min_size);
-  out.real(spec.limit->error_buffer);
-}
-
-void read_samplers(NoteReader& in, Spec& spec) {
-  constexpr std::uint64_t k32Bits = std::uint64_t{1} << 32;
-  for (std::uint64_t i = in.count(); i > 0 && !in.failed(); --i) {
-    std::string name = in.text();
-    TableSpec table;
-    table.kind = static_cast<SamplerKind>(in.number_below(k32Bits));
-    table.alpha = in.real();
-    table.beta = in.real();
-    table.eps = in.real();
-    table.max_times = static_cast<std::uint32_t>(in.number_below(k32Bits));
-    spec.samplers.emplace_back(std::move(name), table);
-  }
-  if (in.number_below(2) == 0) return;
-  RateLimit& limit = spec.limit.emplace();
-  limit.samples_per_insert = in.real();
-  limit.min_size = in.number();
-  limit.error_buffer = in.real();
-}
-
-void read_leaves(NoteReader& in, Spec& spec) {
+// The fields in the order of their bytes, which docs/replay-layout.md shows.
+void transfer(Note& note, Spec& spec, std::uint64_t version) {
   std::size_t leaves = 0;
-  spec.row = in.part(0, leaves);
-  for (; leaves > 0 && !in.failed(); --leaves) {
-    SpecLeaf& leaf = spec.leaves.emplace_back();
-    leaf.dtype = in.text();
-    leaf.item_bytes = in.number();
-    for (std::uint64_t i = in.count(); i > 0 && !in.failed(); --i) leaf.shape.push_back(in.number());
-  }
-}
-
-std::optional<std::size_t> leaf_or_none(std::uint64_t number) {
-  return number == kNone ? std::optional<std::size_t>() : number;
-}
-
-void read_outputs(NoteReader& in, Spec& spec) {
-  constexpr std::uint64_t k32Bits = std::uint64_t{1} << 32;
-  for (std::uint64_t i = in.count(); i > 0 && !in.failed(); --i) spec.next.push_back(in.number());
-  spec.n_step = static_cast<std::uint32_t>(in.number_below(k32Bits));
-  spec.gamma = in.real();
-  for (std::uint64_t i = in.count(); i > 0 && !in.failed(); --i) {
-    const std::uint64_t leaf = in.number();
-    spec.stack.emplace_back(leaf, static_cast<std::uint32_t>(in.number_below(k32Bits)));
-  }
-  spec.repeats_first = in.number_below(2) == 1;
-  spec.reward = leaf_or_none(in.number());
-  spec.done = leaf_or_none(in.number());
+  note.part(spec.row, 0, leaves);
+  if (note.reads()) spec.leaves.resize(leaves);
+  for (SpecLeaf& leaf : spec.leaves) note(leaf);
+  note(spec.next, spec.n_step, spec.gamma, spec.stack, spec.repeats_first, spec.reward, spec.done);
+  note(spec.samplers, spec.limit);
+  if (version > kNoteWithoutDeaths) note(spec.raises_on_death);
+  if (version > kNoteWithoutEnds) note(spec.terminated, spec.truncated, spec.ends_unknown);
 }
 
 }  // namespace
 
-std::string pack(const Spec& spec) {
-  NoteWriter out;
-  out.number(kNoteMagic);
-  out.number(kNoteVersion);
-  out.part(spec.row);
-  for (const SpecLeaf& leaf : spec.leaves) {
-    out.text(leaf.dtype);
-    out.number(leaf.item_bytes);
-    out.number(leaf.shape.size());
-    for (const std::uint64_t size : leaf.shape) out.number(size);
-  }
-  out.number(spec.next.size());
-  for (const std::size_t leaf : spec.next) out.number(leaf);
-  out.number(spec.n_step);
-  out.real(spec.gamma);
-  out.number(spec.stack.size());
-  for (const auto& [leaf, frames] : spec.stack) {
-    out.number(leaf);
-    out.number(frames);
-  }
-  out.number(spec.repeats_first ? 1 : 0);
-  out.number(spec.reward.value_or(kNone));
-  out.number(spec.done.value_or(kNone));
-  write_samplers(out, spec);
-  out.number(spec.raises_on_death ? 1 : 0);
-  out.number(spec.terminated.value_or(kNone));
-  out.number(spec.truncated.value_or(kNone));
-  out.number(spec.ends_unknown ? 1 : 0);
-  return out.take();
+std::string pack(Spec spec) {
+  Note note;
+  std::uint64_t magic = kNoteMagic, version = kNoteVersion;
+  note(magic, version);
+  transfer(note, spec, version);
+  return note.take();
 }
 
-Result<Spec> unpack(std::span<const std::byte> note) try {
-  NoteReader in(note);
-  if (in.number() != kNoteMagic) return incompatible("it is not a note of a replay buffer");
-  const std::uint64_t version = in.number();
+Result<Spec> unpack(std::span<const std::byte> bytes) try {
+  Note note(bytes);
+  std::uint64_t magic = 0, version = 0;
+  note(magic, version);
+  if (magic != kNoteMagic) return incompatible("it is not a note of a replay buffer");
   if (version < kNoteWithoutDeaths || version > kNoteVersion) {
     return platform::other_version("its note has version", version, kNoteVersion);
   }
   Spec spec;
-  read_leaves(in, spec);
-  read_outputs(in, spec);
-  read_samplers(in, spec);
-  if (version > kNoteWithoutDeaths) spec.raises_on_death = in.number_below(2) == 1;
-  if (version > kNoteWithoutEnds) {
-    spec.terminated = leaf_or_none(in.number());
-    spec.truncated = leaf_or_none(in.number());
-    spec.ends_unknown = in.number_below(2) == 1;
-  }
-  if (in.failed() || !in.at_end()) return incompatible("it is truncated, or longer than its sizes state");
+  transfer(note, spec, version);
+  if (!note.is_read()) return incompatible("it is truncated, or longer than its sizes state");
   Status checked = check(spec);
   if (!checked) return incompatible(checked.error().message);
   return spec;

@@ -78,6 +78,8 @@ struct Spec {
   // Successors that a row needs before it can be sampled.
   std::uint64_t ahead() const noexcept { return next.empty() ? n_step - 1u : n_step; }
   std::vector<TableSpec> tables() const;
+  // Returns the path of each leaf, such as "obs/image". A part without a text as its key has its number.
+  std::vector<std::string> paths() const;
   const RateLimit* limit_or_null() const noexcept { return limit ? &*limit : nullptr; }
 
   // Returns the leaf sizes of the store: those of the rows, and 8 bytes for the version that the writer sets.
@@ -91,6 +93,20 @@ struct Spec {
   SpecLeaf output(std::size_t number) const;
 };
 
+// Options for episodes as a user gives them: with keys of a row, or paths such as "obs/image", in place of leaves.
+struct EpisodeKeys {
+  using Key = SpecPart::Key;
+
+  std::vector<Key> next{};  // keys only
+  std::vector<std::pair<Key, std::uint32_t>> stack{};
+  std::optional<Key> reward{}, done{};
+};
+
+// Sets the leaves below these keys: Spec::next and so on. Rows need not have the default keys "reward" and "done". With
+// `done`, the keys "terminated" and "truncated" end episodes, too. Returns kInvalid, with the key, if rows lack it, or
+// if it has several leaves and needs one.
+Status set_leaves(Spec& spec, const EpisodeKeys& keys);
+
 // Returns kInvalid, with the numbers, if no buffer can have this specification.
 Status check(const Spec& spec);
 
@@ -98,7 +114,7 @@ Status check(const Spec& spec);
 Error no_ends(const std::string& what);
 
 // Converts a Spec that was checked to a note.
-std::string pack(const Spec& spec);
+std::string pack(Spec spec);
 // Reads an untrusted note. Returns kIncompatible if it has an unknown version or contradicts itself.
 Result<Spec> unpack(std::span<const std::byte> note);
 

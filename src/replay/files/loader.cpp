@@ -10,6 +10,7 @@
 
 #include "platform/checksum.h"
 #include "platform/text.h"
+#include "replay/buffer/home.h"
 #include "replay/files/data_file.h"
 #include "replay/files/manifest.h"
 
@@ -376,6 +377,27 @@ Result<Spec> Loader::spec() const {
     return corrupt(folder_, kManifestName, "its specification does not match its rows");
   }
   return spec;
+}
+
+BufferSize Loader::size_for(const BufferSize& asked) const noexcept {
+  const std::uint64_t rows = asked.capacity == 0 ? capacity() : asked.capacity;
+  if (asked.chunk != 0) return {rows, asked.chunk, asked.streams};
+  const std::uint64_t streams = std::max<std::uint64_t>(asked.streams, 1);
+  const std::uint64_t most = asked.capacity == 0 ? rows : std::max<std::uint64_t>(rows / 16 / streams, 1);
+  return {rows, std::min(rows_per_chunk(), std::bit_floor(most)), asked.streams};
+}
+
+Result<std::shared_ptr<Buffer>> Loader::make_buffer(Spec spec, const BufferSize& asked, std::shared_ptr<Arena> arena,
+                                                    const WaitContext& wait) const {
+  const BufferSize sizes = size_for(asked);
+  if (asked.capacity == 0) {
+    const auto overhead = Buffer::overhead_bytes(spec, sizes);
+    Status fits = overhead ? check_overhead(*overhead) : Status(overhead.error());
+    if (!fits) return std::move(fits).error();
+  }
+  auto home = Home(std::move(arena)).arena_for(spec, sizes);
+  if (!home) return std::move(home).error();
+  return Buffer::create(std::move(*home), std::move(spec), sizes, wait);
 }
 
 Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& wait,

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "replay/buffer/spec.h"
+#include "replay/buffer/buffer.h"
 #include "replay/files/manifest.h"
 #include "replay/files/progress.h"
 #include "replay/files/snapshot.h"
@@ -31,6 +31,13 @@ class Loader {
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
+  // Returns the size of a buffer for the saved rows. A capacity of 0 is that of the saved buffer. A chunk of 0 is
+  // chosen; it is at most as large as the saved chunks.
+  BufferSize size_for(const BufferSize& asked) const noexcept;
+  // Makes an empty buffer of size_for(asked), in the arena or, if that is null, in one of its own. Checks its size as
+  // check_overhead() requires. Other errors: those of Home and Buffer::create().
+  Result<std::shared_ptr<Buffer>> make_buffer(Spec spec, const BufferSize& asked, std::shared_ptr<Arena> arena,
+                                              const platform::WaitContext& wait) const;
   // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, since
   // that of the manifest is untrusted. Returns kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the
   // files.

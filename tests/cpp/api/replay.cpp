@@ -136,13 +136,13 @@ TEST_CASE("make_replay refuses invalid options") {
   has(changed([](ReplayOptions& options) { options.columns[0].dtype = DType::kBFloat16; }), "bfloat16");
   has(changed([](ReplayOptions& options) { options.episodes.next = {"more"}; }), "next has \"more\"");
   has(changed([](ReplayOptions& options) { options.episodes.stack = {{"more", 4}}; }), "stack has \"more\"");
-  has(changed([](ReplayOptions& options) { options.episodes.reward = "more"; }), "reward is \"more\"");
-  has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }), "bytes; the machine has");
+  has(changed([](ReplayOptions& options) { options.episodes.reward = "more"; }), "reward has \"more\"");
+  has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }), "bytes, but this machine has only ");
   has(changed([](ReplayOptions& options) {
         options.arena = Arena::create({.max_bytes = 1 << 20}).value();
         options.capacity = 1'000'000;
       }),
-      "; the arena has");
+      " bytes: use a smaller capacity, or max_bytes");
 }
 
 TEST_CASE("max_bytes determines the capacity of a buffer") {
@@ -153,7 +153,7 @@ TEST_CASE("max_bytes determines the capacity of a buffer") {
   CHECK((buffer.capacity() > 50'000 && buffer.capacity() < 4'000'000 / 15));
   options.max_bytes *= 2;
   options.arena = Arena::create({.max_bytes = 6'000'000}).value();
-  has(refusal(options), "max_bytes is 8000000; the arena has ");
+  has(refusal(options), "max_bytes is 8000000, but the arena has only ");
   options.max_bytes /= 2;
   CHECK(make_replay(options).capacity() == buffer.capacity());
   options.capacity = 5;
@@ -168,7 +168,7 @@ TEST_CASE("max_bytes determines the capacity of a buffer") {
   options.max_bytes = 4'000'000;
   CHECK(make_replay(options).capacity() > 40'000);
   options.max_bytes = std::uint64_t{1} << 62;
-  has(refusal(options), "max_bytes is 4611686018427387904; the machine has ");
+  has(refusal(options), "max_bytes is 4611686018427387904, but this machine has only ");
 }
 
 TEST_CASE("samples have successors and n-step rewards and stacks") {

@@ -252,6 +252,6 @@ TEST_CASE("contradictory rows and rows without an end key are refused") {
   by_calls.add(Dict{{"obs", std::vector<float>{1}}}).value();
   CHECK(by_calls.sample_sequences(1, 2, 0s).ok());
   options.episodes.done = "done";
-  options.columns.push_back({"truncated/a", DType::kBool});
+  options.columns.insert(options.columns.end(), {{"truncated/a", DType::kBool}, {"truncated/b", DType::kBool}});
   CHECK_THROWS_AS(make_replay(options), BadResult);
 }
