@@ -1341,52 +1341,66 @@ class ReplayNest:
     ) -> None: ...
 
 _ReplayLeaf = tuple[str, int, Sequence[int]]
-_ReplaySampler = tuple[int, float, float, float, int]
-_ReplayLimit = tuple[float, int, float | None]
+
+@final
+class ReplayTable:
+    """A sampler of a replay buffer."""
+    def __init__(self, kind: int, alpha: float, beta: float, eps: float, max_times: int) -> None: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def beta(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def max_times(self) -> int: ...
+
+@final
+class ReplayLimit:
+    """A rate limit of a replay buffer; `error_buffer` may be NaN."""
+    def __init__(self, samples_per_insert: float, min_size: int, error_buffer: float) -> None: ...
 
 class ReplaySpec:
     """Specification of a replay buffer."""
-    def __init__(
-        self,
-        rows: Any,
-        leaves: Sequence[_ReplayLeaf],
-        samplers: Sequence[tuple[str, _ReplaySampler]],
-        next: Sequence[int],
-        n_step: int,
-        gamma: float,
-        stack: Sequence[tuple[int, int]],
-        repeats_first: bool,
-        reward: int | None,
-        done: int | None,
-        limit: _ReplayLimit | None,
-        raises_on_death: bool,
-        terminated: int | None,
-        truncated: int | None,
-        ends_unknown: bool,
-    ) -> None: ...
+    def __init__(self, rows: Any, leaves: Sequence[_ReplayLeaf]) -> None: ...
     @staticmethod
     def unpack(note: bytes) -> ReplaySpec: ...
-    def parts(
+    @property
+    def note(self) -> bytes: ...
+    @property
+    def rows(self) -> Any: ...
+    @property
+    def leaves(self) -> list[_ReplayLeaf]: ...
+    @property
+    def next(self) -> list[int]: ...
+    @property
+    def stack(self) -> list[tuple[int, int]]: ...
+    @property
+    def reward(self) -> int | None: ...
+    @property
+    def done(self) -> int | None: ...
+    @property
+    def terminated(self) -> int | None: ...
+    @property
+    def truncated(self) -> int | None: ...
+    samplers: list[tuple[str, ReplayTable]]
+    n_step: int
+    gamma: float
+    repeats_first: bool
+    ends_unknown: bool
+    limit: ReplayLimit | None
+    raises_on_death: bool
+    @property
+    def has_discount(self) -> bool: ...
+    def set_leaves(
         self,
-    ) -> tuple[
-        Any,
-        list[_ReplayLeaf],
-        list[tuple[str, _ReplaySampler]],
-        list[int],
-        int,
-        float,
-        list[tuple[int, int]],
-        bool,
-        int | None,
-        int | None,
-        _ReplayLimit | None,
-        bool,
-        int | None,
-        int | None,
-        bool,
-    ]: ...
-    def total_bytes(self, capacity: int, chunk: int, streams: int) -> int: ...
-    def capacity_within(self, max_bytes: int, chunk: int, streams: int) -> int: ...
+        next: list[str | bytes],
+        stack: dict[str | bytes, int],
+        reward: str | bytes | None,
+        done: str | bytes | None,
+    ) -> None: ...
 
 _ReplayNests = tuple[ReplayNest, ReplayNest, ReplayNest, ReplayNest | None, ReplayNest | None]
 
@@ -1410,12 +1424,19 @@ class Replay:
     """The rows of a replay buffer."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
-    def create(
-        arena: Arena, spec: ReplaySpec, capacity: int, chunk: int, streams: int, nests: _ReplayNests
-    ) -> Replay: ...
+    def make(
+        spec: ReplaySpec,
+        capacity: int,
+        max_bytes: int,
+        chunk: int,
+        streams: int,
+        arena: Arena | None,
+        name: str | None,
+        exist_ok: bool,
+        nests: _ReplayNests,
+    ) -> tuple[Replay, Name | None]: ...
     @staticmethod
     def open(arena: Arena, block: int, nests_of: Callable[[ReplaySpec], _ReplayNests]) -> Replay: ...
-    def check_options(self, spec: ReplaySpec, capacity: int, chunk: int, streams: int) -> None: ...
     @property
     def spec(self) -> ReplaySpec: ...
     @property
@@ -1474,11 +1495,16 @@ class ReplayFiles:
     def note(self) -> bytes: ...
     @property
     def spec(self) -> ReplaySpec: ...
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def chunk(self) -> int: ...
-    def check_overhead(self, spec: ReplaySpec, capacity: int, chunk: int, streams: int) -> None: ...
+    def size_for(self, capacity: int, chunk: int, streams: int) -> tuple[int, int]: ...
+    def make(
+        self,
+        spec: ReplaySpec,
+        capacity: int,
+        chunk: int,
+        streams: int,
+        arena: Arena | None,
+        nests: _ReplayNests,
+    ) -> Replay: ...
     def load_into(self, replay: Replay, progress: Callable[[int, int], object] | None = None) -> None: ...
 
 def replay_tickets(replay: Replay) -> int: ...

@@ -1,5 +1,6 @@
 // _core.ReplayFiles and save_replay: saves replay buffers to files and loads them.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <utility>
 
@@ -73,10 +74,19 @@ class Files {
     return py::bytes(reinterpret_cast<const char*>(loader_.note().data()), loader_.note().size());
   }
   replay::Spec spec() const { return unwrap_files(loader_.spec()); }
-  std::uint64_t capacity() const { return loader_.capacity(); }
-  std::uint64_t chunk() const { return loader_.rows_per_chunk(); }
-  void check_overhead(const replay::Spec& spec, std::uint64_t rows, std::uint64_t chunk, std::uint64_t streams) const {
-    unwrap_files(loader_.check_overhead(unwrap(replay::Buffer::overhead_bytes(spec, {rows, chunk, streams}))));
+  // Returns the capacity and the chunk of a buffer for the rows; 0 stands for the default of both.
+  std::pair<std::uint64_t, std::uint64_t> size_for(std::uint64_t rows, std::uint64_t chunk,
+                                                   std::uint64_t streams) const {
+    const replay::BufferSize sizes = loader_.size_for({rows, chunk, streams});
+    return {sizes.capacity, sizes.chunk};
+  }
+  // Makes an empty buffer for the rows.
+  std::shared_ptr<Replay> make(const replay::Spec& spec, std::uint64_t rows, std::uint64_t chunk, std::uint64_t streams,
+                               std::shared_ptr<memory::Arena> arena, const NestTerms& nests) const {
+    unwrap(replay::check(spec));
+    GilHooks hooks;
+    const WaitContext wait{{}, &hooks};
+    return replay_of(unwrap_files(loader_.make_buffer(spec, {rows, chunk, streams}, std::move(arena), wait)), nests);
   }
   void load_into(const Replay& replay, const py::object& progress) {
     unwrap_files(without_gil(progress, [&](const WaitContext& wait, const replay::ProgressHook& hook) {
@@ -96,9 +106,8 @@ void bind_replay_files(py::module_& module) {
       .def(py::init<const std::string&>(), "path"_a)
       .def_property_readonly("note", &Files::note)
       .def_property_readonly("spec", &Files::spec)
-      .def_property_readonly("capacity", &Files::capacity)
-      .def_property_readonly("chunk", &Files::chunk)
-      .def("check_overhead", &Files::check_overhead, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
+      .def("size_for", &Files::size_for, "capacity"_a, "chunk"_a, "streams"_a)
+      .def("make", &Files::make, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "arena"_a, "nests"_a)
       .def("load_into", &Files::load_into, "replay"_a, "progress"_a = py::none());
   // Number of rows ever begun in a buffer with chunks of one row. It includes those of the buffer that this one was
   // loaded from.

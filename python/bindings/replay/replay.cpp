@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/cpython/options.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/batch.h"
 #include "bindings/replay/spec.h"
+#include "endpoint/shared_objects.h"
 #include "platform/machine.h"
+#include "replay/buffer/home.h"
 #include "replay/rows/members.h"
 
 namespace shmtree::python {
@@ -25,11 +28,7 @@ using namespace py::literals;
 using memory::Arena;
 using platform::WaitContext;
 
-namespace {
-
-// The structures (Nest) of rows, columns, data, final and final_columns, in this order.
-using SharedNest = std::shared_ptr<Nest>;
-using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
+namespace {}  // namespace
 
 std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const NestTerms& made_of) {
   ReplayNests nests;
@@ -47,11 +46,24 @@ std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const 
   return std::make_shared<Replay>(std::move(buffer), std::move(nests));
 }
 
-std::shared_ptr<Replay> create(const std::shared_ptr<Arena>& arena, const replay::Spec& spec, std::uint64_t capacity,
-                               std::uint64_t chunk, std::uint64_t streams, const NestTerms& nests) {
+namespace {
+
+// Makes a buffer, or opens that of the name. Without `arena`, a new buffer gets its own. Returns the buffer and its
+// name; None if it has none.
+py::tuple make(const replay::Spec& spec, std::uint64_t capacity, std::uint64_t max_bytes, std::uint64_t chunk,
+               std::uint64_t streams, std::shared_ptr<Arena> arena, std::optional<std::string> name,
+               py::handle exist_ok, const NestTerms& nests) {
+  unwrap(replay::check(spec));
+  const replay::Home home(arena);
+  const replay::BufferSize sizes = unwrap(home.within(spec, {capacity, chunk, streams}, max_bytes));
+  endpoint::ObjectRequest request{
+      .kind = discovery::NamedKind::kReplay, .name = std::move(name), .arena = std::move(arena)};
+  check(parse_flag(exist_ok.ptr(), &request.exist_ok));
+  request.make_arena = [&] { return home.arena_for(spec, sizes); };
+  note_process_name();
   GilHooks hooks;
-  return replay_of(unwrap(replay::Buffer::create(arena, spec, {capacity, chunk, streams}, WaitContext{{}, &hooks})),
-                   nests);
+  auto made = unwrap(endpoint::make_object<replay::Buffer>(request, WaitContext{{}, &hooks}, spec, sizes));
+  return py::make_tuple(replay_of(std::move(made.object), nests), std::move(made.name));
 }
 
 // `nests_of` makes the nests from the buffer's ReplaySpec.
@@ -270,15 +282,9 @@ void bind_replay(py::module_& module) {
   bind_replay_nest(module);
   bind_replay_spec(module);
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", plain_class())
-      .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
+      .def_static("make", &make, "spec"_a, "capacity"_a, "max_bytes"_a, "chunk"_a, "streams"_a, "arena"_a, "name"_a,
+                  "exist_ok"_a, "nests"_a)
       .def_static("open", &open, "arena"_a, "block"_a, "nests_of"_a)
-      .def(
-          "check_options",
-          [](const Replay& self, const replay::Spec& spec, std::uint64_t capacity, std::uint64_t chunk,
-             std::uint64_t streams) {
-            unwrap(self.buffer->check_options(spec, {capacity, chunk, streams}));
-          },
-          "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
       .def_property_readonly("spec", [](const Replay& self) { return self.buffer->spec(); })
       .def_property_readonly("arena", [](const Replay& self) { return self.buffer->arena(); })
       .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->block()); })

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "bindings/replay/nest.h"
@@ -25,6 +26,13 @@ struct Replay {
   std::atomic<bool> closed{false};  // true: this object does not sample any more
   const std::shared_ptr<replay::BatchPool> pool = std::make_shared<replay::BatchPool>();
 };
+
+// The structures of ReplayNests, in their order.
+using SharedNest = std::shared_ptr<Nest>;
+using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
+
+// Throws ValueError if the structures do not match the rows of the buffer.
+std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const NestTerms& nests);
 
 // Creates the type and adds it to the module. Returns false with a Python error set.
 bool init_replay_writer(PyObject* module);

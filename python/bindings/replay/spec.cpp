@@ -2,8 +2,8 @@
 
 #include <pybind11/stl.h>
 
-#include <cmath>
 #include <tuple>
+#include <utility>
 
 #include "bindings/cpython/unwrap.h"
 #include "replay/buffer/buffer.h"
@@ -12,26 +12,33 @@ namespace shmtree::python {
 
 namespace py = pybind11;
 using namespace py::literals;
+using replay::EpisodeKeys;
+using replay::RateLimit;
 using replay::Spec;
 using replay::SpecPart;
+using replay::TableSpec;
 
 namespace {
 
 using LeafTerms = std::tuple<std::string, std::uint64_t, std::vector<std::uint64_t>>;
-using SamplerTerms = std::tuple<std::uint32_t, double, double, double, std::uint32_t>;
-using NamedSampler = std::pair<std::string, SamplerTerms>;
-using Stack = std::vector<std::pair<std::size_t, std::uint32_t>>;
-using LimitTerms = std::tuple<double, std::uint64_t, std::optional<double>>;
 
-// Converts a pytree whose leaves are numbers of leaves. A dict key is a str, or bytes that contain the frame of a key
-// of another type.
+// Converts a dict key: a str, or bytes that contain the frame of a key of another type.
+SpecPart::Key key_of(py::handle key) {
+  return {key.cast<std::string>(), py::isinstance<py::str>(key)};
+}
+
+std::optional<SpecPart::Key> key_or_none(const py::object& key) {
+  return key.is_none() ? std::optional<SpecPart::Key>() : key_of(key);
+}
+
+// Converts a pytree whose leaves are numbers of leaves.
 SpecPart part_of(py::handle nest, std::size_t depth) {
   if (depth > Spec::kMaxNesting) throw py::value_error("a row is nested too deeply");
   SpecPart part;
   if (py::isinstance<py::dict>(nest)) {
     part.form = SpecPart::Form::kDict;
     for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(nest)) {
-      part.keys.push_back({key.cast<std::string>(), py::isinstance<py::str>(key)});
+      part.keys.push_back(key_of(key));
       part.parts.push_back(part_of(value, depth + 1));
     }
   } else if (py::isinstance<py::list>(nest) || py::isinstance<py::tuple>(nest)) {
@@ -61,55 +68,26 @@ py::object nest_of(const SpecPart& part) {
   return part.form == SpecPart::Form::kList ? py::object(list) : py::object(py::tuple(list));
 }
 
-Spec make(py::handle rows, const std::vector<LeafTerms>& leaves, const std::vector<NamedSampler>& samplers,
-          std::vector<std::size_t> next, std::uint32_t n_step, double gamma, Stack stack, bool repeats_first,
-          std::optional<std::size_t> reward, std::optional<std::size_t> done, const std::optional<LimitTerms>& limit,
-          bool raises_on_death, std::optional<std::size_t> terminated, std::optional<std::size_t> truncated,
-          bool ends_unknown) {
+// Makes the specification of rows, with defaults for everything else.
+Spec spec_of_rows(py::handle rows, const std::vector<LeafTerms>& leaves) {
   Spec spec;
   spec.row = part_of(rows, 0);
   for (const auto& [dtype, item_bytes, shape] : leaves) spec.leaves.push_back({dtype, item_bytes, shape});
-  for (const auto& [name, terms] : samplers) {
-    const auto& [kind, alpha, beta, eps, max_times] = terms;
-    spec.samplers.push_back({name, {static_cast<replay::SamplerKind>(kind), alpha, beta, eps, max_times}});
-  }
-  spec.next = std::move(next);
-  spec.n_step = n_step;
-  spec.gamma = gamma;
-  spec.stack = std::move(stack);
-  spec.repeats_first = repeats_first;
-  spec.reward = reward;
-  spec.done = done;
-  if (limit) {
-    const auto& [samples_per_insert, min_size, error_buffer] = *limit;
-    spec.limit = {samples_per_insert, min_size, error_buffer.value_or(std::nan(""))};
-  }
-  spec.raises_on_death = raises_on_death;
-  spec.terminated = terminated;
-  spec.truncated = truncated;
-  spec.ends_unknown = ends_unknown;
-  unwrap(replay::check(spec));
   return spec;
 }
 
-// Returns the arguments of make(), in its order.
-py::tuple parts(const Spec& spec) {
+std::vector<LeafTerms> leaves_of(const Spec& spec) {
   std::vector<LeafTerms> leaves;
   for (const replay::SpecLeaf& leaf : spec.leaves) leaves.emplace_back(leaf.dtype, leaf.item_bytes, leaf.shape);
-  std::vector<NamedSampler> samplers;
-  for (const auto& [name, table] : spec.samplers) {
-    samplers.emplace_back(name, SamplerTerms(static_cast<std::uint32_t>(table.kind), table.alpha, table.beta, table.eps,
-                                             table.max_times));
-  }
-  std::optional<LimitTerms> limit;
-  if (spec.limit) {
-    std::optional<double> buffer;
-    if (!std::isnan(spec.limit->error_buffer)) buffer = spec.limit->error_buffer;
-    limit.emplace(spec.limit->samples_per_insert, spec.limit->min_size, buffer);
-  }
-  return py::make_tuple(nest_of(spec.row), leaves, samplers, spec.next, spec.n_step, spec.gamma, spec.stack,
-                        spec.repeats_first, spec.reward, spec.done, limit, spec.raises_on_death, spec.terminated,
-                        spec.truncated, spec.ends_unknown);
+  return leaves;
+}
+
+void set_leaves(Spec& spec, const py::list& next, const py::dict& stack, const py::object& reward,
+                const py::object& done) {
+  EpisodeKeys keys{.reward = key_or_none(reward), .done = key_or_none(done)};
+  for (const py::handle key : next) keys.next.push_back(key_of(key));
+  for (const auto& [key, frames] : stack) keys.stack.emplace_back(key_of(key), frames.cast<std::uint32_t>());
+  unwrap(replay::set_leaves(spec, keys));
 }
 
 Spec unpacked(const py::bytes& note) {
@@ -117,27 +95,45 @@ Spec unpacked(const py::bytes& note) {
   return unwrap(replay::unpack(std::as_bytes(std::span(bytes))));
 }
 
-// Number of bytes that a full buffer takes of its arena.
-std::uint64_t total_bytes(const Spec& spec, std::uint64_t capacity, std::uint64_t chunk, std::uint64_t streams) {
-  return unwrap(replay::Buffer::total_bytes(spec, {capacity, chunk, streams}));
-}
-
-// Maximum number of rows in a buffer that takes at most `max_bytes`.
-std::uint64_t capacity_within(const Spec& spec, std::uint64_t max_bytes, std::uint64_t chunk, std::uint64_t streams) {
-  return unwrap(replay::Buffer::capacity_within(spec, max_bytes, {0, chunk, streams}));
-}
-
 }  // namespace
 
 void bind_replay_spec(py::module_& module) {
+  py::class_<TableSpec>(module, "ReplayTable", plain_class())
+      .def(py::init([](std::uint32_t kind, double alpha, double beta, double eps, std::uint32_t max_times) {
+             return TableSpec{static_cast<replay::SamplerKind>(kind), alpha, beta, eps, max_times};
+           }),
+           "kind"_a, "alpha"_a, "beta"_a, "eps"_a, "max_times"_a)
+      .def_property_readonly("kind", [](const TableSpec& self) { return static_cast<std::uint32_t>(self.kind); })
+      .def_readonly("alpha", &TableSpec::alpha)
+      .def_readonly("beta", &TableSpec::beta)
+      .def_readonly("eps", &TableSpec::eps)
+      .def_readonly("max_times", &TableSpec::max_times);
+  py::class_<RateLimit>(module, "ReplayLimit", plain_class())
+      .def(py::init([](double samples_per_insert, std::uint64_t min_size, double error_buffer) {
+             return RateLimit{samples_per_insert, min_size, error_buffer};
+           }),
+           "samples_per_insert"_a, "min_size"_a, "error_buffer"_a);
   py::class_<Spec>(module, "ReplaySpec", plain_class())
-      .def(py::init(&make), "rows"_a, "leaves"_a, "samplers"_a, "next"_a, "n_step"_a, "gamma"_a, "stack"_a,
-           "repeats_first"_a, "reward"_a, "done"_a, "limit"_a, "raises_on_death"_a, "terminated"_a, "truncated"_a,
-           "ends_unknown"_a)
+      .def(py::init(&spec_of_rows), "rows"_a, "leaves"_a)
       .def_static("unpack", &unpacked, "note"_a)
-      .def("parts", &parts)
-      .def("total_bytes", &total_bytes, "capacity"_a, "chunk"_a, "streams"_a)
-      .def("capacity_within", &capacity_within, "max_bytes"_a, "chunk"_a, "streams"_a);
+      .def_property_readonly("note", [](const Spec& self) { return py::bytes(replay::pack(self)); })
+      .def_property_readonly("rows", [](const Spec& self) { return nest_of(self.row); })
+      .def_property_readonly("leaves", &leaves_of)
+      .def_readonly("next", &Spec::next)
+      .def_readonly("stack", &Spec::stack)
+      .def_readonly("reward", &Spec::reward)
+      .def_readonly("done", &Spec::done)
+      .def_readonly("terminated", &Spec::terminated)
+      .def_readonly("truncated", &Spec::truncated)
+      .def_readwrite("samplers", &Spec::samplers)
+      .def_readwrite("n_step", &Spec::n_step)
+      .def_readwrite("gamma", &Spec::gamma)
+      .def_readwrite("repeats_first", &Spec::repeats_first)
+      .def_readwrite("ends_unknown", &Spec::ends_unknown)
+      .def_readwrite("limit", &Spec::limit)
+      .def_readwrite("raises_on_death", &Spec::raises_on_death)
+      .def_property_readonly("has_discount", &Spec::has_discount)
+      .def("set_leaves", &set_leaves, "next"_a, "stack"_a, "reward"_a, "done"_a);
 }
 
 }  // namespace shmtree::python

@@ -96,7 +96,9 @@ class Loading(NamedTuple):
                 files = _files.open_files(os.path.join(path, name))
                 # its errors name the file; errors of other nodes do not
                 _files.spec_of(files, os.path.join(path, name))
-                size = _files.size_for(files, self.capacity, self.limits or Limits())
+                asked = _files.size_of(self.capacity, self.limits)
+                rows, chunk = files.size_for(*asked)
+                size = Size(rows, None, chunk, asked[-1])
                 found[int(number)] = Found(files.note, size, _read_note(path, int(number)))
         return found
 
@@ -105,7 +107,7 @@ class Loading(NamedTuple):
 
     def with_changes(self, saved: Spec) -> Spec:
         """Returns the saved spec with the options that this load asks for."""
-        return _files.changed(saved, self.sampling, self.episodes, self.limits)
+        return saved.changed(self.sampling, self.episodes, self.limits)
 
 
 class Loads(NamedTuple):

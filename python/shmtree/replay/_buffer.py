@@ -103,18 +103,7 @@ class ReplayBuffer:
         exist_ok: bool = False,
     ) -> None:
         home = core_of(arena)
-
-        def make() -> tuple[_core.Replay, _core.Name | None]:
-            core = _memory.make(spec, size, home)
-            return core, names.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
-
-        def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
-            found = open_name(name, REPLAY)
-            core = _core.Replay.open(found.arena, found.block, lambda core_spec: _spec.Spec.of(core_spec).nests())
-            names.check_known(name, found.arena, home, lambda: _memory.check(core, spec, size, home))
-            return core, found
-
-        core, of_name = names.open_or_make(name, exist_ok, known, make)
+        core, of_name = _core.Replay.make(spec.core, *size.core(), home, name, exist_ok, spec.nests())
         self._become(spec, core, of_name)
         self._owner = _endless_waits.Owner(is_named=name is not None)
         if seed is not None:
@@ -152,9 +141,9 @@ class ReplayBuffer:
 
     @classmethod
     def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None) -> ReplayBuffer:
-        core = _core.Replay.open(arena, block, lambda core_spec: _spec.Spec.of(core_spec).nests())
+        core = _core.Replay.open(arena, block, lambda core_spec: _spec.Spec(core_spec).nests())
         self = cls.__new__(cls)
-        self._become(_spec.Spec.of(core.spec), core, name)
+        self._become(_spec.Spec(core.spec), core, name)
         return self
 
     @classmethod
@@ -494,13 +483,14 @@ class ReplayBuffer:
         files = _files.open_files(path)
         spec = _files.spec_of(files, path)
         _load_arguments.check(spec, example, columns, episodes)
-        spec = _files.changed(spec, sampling, episodes, limits)
-        size = _files.size_for(files, capacity, limits or Limits())
+        spec = spec.changed(sampling, episodes, limits)
         self = cls.__new__(cls)
         with _files.naming(path):
-            if capacity is None:
-                _files.check_overhead(files, spec, size)
-            self._make(spec, size, arena, None, None if sampling is None else sampling.seed)
+            asked = _files.size_of(capacity, limits)
+            self._become(spec, files.make(spec.core, *asked, core_of(arena), spec.nests()), None)
+        self._owner = _endless_waits.Owner(is_named=False)
+        if sampling is not None and sampling.seed is not None:
+            self._replay.seed = sampling.seed
         try:
             files.load_into(self._replay, progress)
             if name is not None:

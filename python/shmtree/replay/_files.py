@@ -13,10 +13,8 @@ from .. import _core
 from .._codec.whole_files import AnyPath
 from .._public import made_by
 from ..errors import Error, IncompatibleArena
-from . import _samplers
-from ._memory import Size
 from ._numbers import positive
-from ._options import Episodes, Limits, Sampling
+from ._options import Limits
 from ._spec import Spec
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def open_files(path: AnyPath) -> _core.ReplayFiles:
 def spec_of(files: _core.ReplayFiles, path: AnyPath) -> Spec:
     """Returns the spec of the saved buffer. Raises ValueError with the path of the manifest if it cannot be read."""
     with naming(os.path.join(os.fsdecode(path), "manifest")):
-        return Spec.of(files.spec)
+        return Spec(files.spec)
 
 
 @contextlib.contextmanager
@@ -96,29 +94,7 @@ def from_bytes(cls: type[ReplayBuffer], files: dict[str, bytes]) -> ReplayBuffer
         return cls.load(folder)
 
 
-def changed(spec: Spec, sampling: Sampling | None, episodes: Episodes | None, limits: Limits | None) -> Spec:
-    """Returns the spec of a saved buffer, with the given options in place of the saved ones."""
-    if sampling is not None and sampling.sampler is not None:
-        spec = spec._replace(samplers=_samplers.named(sampling.sampler))
-    if limits is not None:
-        spec = spec._replace(limit=limits.rate, on_peer_death=limits.on_peer_death)
-    if episodes is not None:
-        spec = spec._replace(gamma=float(episodes.gamma))
-        if episodes.done is None:
-            spec = spec._replace(ends_unknown=False)
-    return spec
-
-
-def size_for(files: _core.ReplayFiles, capacity: int | None, limits: Limits) -> Size:
-    """Returns the size of a buffer for the saved rows; its chunks are at most as large as the saved ones."""
-    rows = files.capacity if capacity is None else positive("capacity", capacity)
-    chunk, streams = limits.chunk, limits.streams
-    if chunk is None:
-        most = rows if capacity is None else max(rows // (16 * streams), 1)  # the core's choice if none is given
-        chunk = min(files.chunk, 1 << (most.bit_length() - 1))
-    return Size(rows, None, chunk, streams)
-
-
-def check_overhead(files: _core.ReplayFiles, spec: Spec, size: Size) -> None:
-    """Raises ValueError if an empty buffer of the saved capacity is far larger than the files."""
-    files.check_overhead(spec.core(), files.capacity, positive("chunk", size.chunk), size.streams)
+def size_of(capacity: int | None, limits: Limits | None) -> tuple[int, int, int]:
+    """Returns the capacity, the chunk and the streams that a load asks for; 0 for None."""
+    limits = limits or Limits()
+    return 0 if capacity is None else positive("capacity", capacity), limits.chunk or 0, limits.streams

@@ -10,19 +10,8 @@ import numpy as np
 from .. import _core
 from . import _rows
 from ._numbers import positive
-from ._spec import Spec
-
-# Free bytes in an arena that a buffer makes for itself, for batches of sample(out="arena").
-_MIN_SPARE = 16 << 20
 
 Array = np.ndarray[Any, Any]
-
-
-def _available(arena: _core.Arena | None) -> tuple[int, str]:
-    """Returns the bytes available for a buffer, and a text that names what limits them, for errors."""
-    if arena is None:
-        return _core.available_memory(), "this machine has only"
-    return arena.max_bytes, "the arena has only"
 
 
 class Size(NamedTuple):
@@ -33,47 +22,11 @@ class Size(NamedTuple):
     chunk: int | None
     streams: int
 
-
-def _terms(core: _core.ReplaySpec, size: Size, arena: _core.Arena | None) -> tuple[int, int, int]:
-    """Returns the number of rows, the chunk (0: chosen by the core), and the number of streams."""
-    terms = (positive("chunk", size.chunk) if size.chunk is not None else 0, positive("streams", size.streams))
-    capacity = size.capacity
-    if capacity is None:
-        capacity = _capacity_within(core, positive("max_bytes", size.max_bytes), arena, *terms)
-    return (positive("capacity", capacity), *terms)
-
-
-def check(buffer: _core.Replay, spec: Spec, size: Size, arena: _core.Arena | None) -> None:
-    """Raises ValueError, with the differences, unless a buffer was made with these arguments."""
-    core = spec.core()
-    buffer.check_options(core, *_terms(core, size, arena))
-
-
-def make(spec: Spec, size: Size, arena: _core.Arena | None) -> _core.Replay:
-    """Makes a new buffer."""
-    core = spec.core()
-    rows, chunk, streams = _terms(core, size, arena)
-    home = _home_for(core.total_bytes(rows, chunk, streams), rows, arena)
-    return _core.Replay.create(home, core, rows, chunk, streams, spec.nests())
-
-
-def _home_for(needed: int, rows: int, arena: _core.Arena | None) -> _core.Arena:
-    """Returns an arena in which a full buffer of `needed` bytes fits."""
-    left, owner_has = _available(arena)
-    if needed > left:
-        raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, but {owner_has} {left}")
-    return arena or _core.Arena.create(needed + max(_MIN_SPARE, needed // 8), 0, False)
-
-
-def _capacity_within(
-    spec: _core.ReplaySpec, max_bytes: int, arena: _core.Arena | None, chunk: int, streams: int
-) -> int:
-    """Returns the number of rows of a buffer of at most `max_bytes`."""
-    capacity = spec.capacity_within(max_bytes, chunk, streams)
-    left, owner_has = _available(arena)
-    if max_bytes > left:
-        raise ValueError(f"max_bytes is {max_bytes}, but {owner_has} {left}")
-    return capacity
+    def core(self) -> tuple[int, int, int, int]:
+        """Returns the size in the core's form, with 0 for None."""
+        given = self._asdict()
+        capacity, size, chunk, streams = (0 if given[name] is None else positive(name, given[name]) for name in given)
+        return capacity, size, chunk, streams
 
 
 def arrays_for(data: _rows.Rows, front: tuple[int, ...], out: Any, home: _core.Arena) -> list[Array]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from .. import _core
 from .._ipc.arguments import limit
 from ._numbers import not_negative, positive
 
-# The core's numbers: src/replay/sampling/layout.h.
-_UNIFORM, _PRIORITIZED, _FIFO, _LIFO, _MAX_PRIORITY = 1, 2, 3, 4, 5
 _MAX_TIMES = (1 << 32) - 1
-
-#: (kind, alpha, beta, eps, max_times)
-Terms = tuple[int, float, float, float, int]
 
 
 @dataclass(frozen=True)
@@ -97,46 +93,33 @@ class RateLimit:
             not_negative("error_buffer", self.error_buffer)
 
 
-#: (samples_per_insert, min_size, error_buffer)
-LimitTerms = tuple[float, int, float | None]
-
-
-def limit_terms(limit: RateLimit | None) -> LimitTerms | None:
+def limit_of(rate: RateLimit) -> _core.ReplayLimit:
     """Returns the limit in the core's form."""
-    if limit is None:
-        return None
-    buffer = None if limit.error_buffer is None else float(limit.error_buffer)
-    return float(limit.samples_per_insert), int(limit.min_size), buffer
+    buffer = math.nan if rate.error_buffer is None else float(rate.error_buffer)
+    return _core.ReplayLimit(float(rate.samples_per_insert), int(rate.min_size), buffer)
 
 
-_KINDS: dict[type[Sampler], int] = {
-    Uniform: _UNIFORM,
-    Prioritized: _PRIORITIZED,
-    Fifo: _FIFO,
-    Lifo: _LIFO,
-    MaxPriority: _MAX_PRIORITY,
-}
-_CLASSES = {kind: cls for cls, kind in _KINDS.items()}
+# In the order of the core's numbers: src/replay/sampling/layout.h.
+_KINDS: tuple[type[Sampler], ...] = (Uniform, Prioritized, Fifo, Lifo, MaxPriority)
 
 
-def terms_of(sampler: Sampler) -> Terms:
-    """Returns the sampler in the core's form."""
-    shape = (sampler.alpha, sampler.beta, sampler.eps) if isinstance(sampler, Prioritized) else (0.0, 0.0, 1.0)
-    alpha, beta, eps = map(float, shape)
-    return _KINDS[type(sampler)], alpha, beta, eps, sampler.max_times or 0
+def tables_of(samplers: Mapping[str, Sampler]) -> list[tuple[str, _core.ReplayTable]]:
+    """Returns the samplers in the core's form."""
+
+    def table(sampler: Sampler) -> _core.ReplayTable:
+        shape = (sampler.alpha, sampler.beta, sampler.eps) if isinstance(sampler, Prioritized) else (0.0, 0.0, 1.0)
+        alpha, beta, eps = map(float, shape)
+        return _core.ReplayTable(_KINDS.index(type(sampler)) + 1, alpha, beta, eps, sampler.max_times or 0)
+
+    return [(name, table(sampler)) for name, sampler in samplers.items()]
 
 
-def sampler_of(terms: Any) -> Sampler:
-    """Returns the sampler for terms of the core.
-
-    Another process may have written them; raises ValueError or TypeError.
-    """
-    kind, alpha, beta, eps, max_times = terms
-    cls = _CLASSES.get(kind)
-    if cls is None or not all(type(each) is float for each in (alpha, beta, eps)) or type(max_times) is not int:
-        raise ValueError("the kind of a sampler is unknown to this version")
-    times = max_times or None
-    return Prioritized(alpha, beta, eps, max_times=times) if cls is Prioritized else cls(max_times=times)
+def sampler_of(table: _core.ReplayTable) -> Sampler:
+    """Returns the sampler for a table of the core, which has checked it."""
+    cls, times = _KINDS[table.kind - 1], table.max_times or None
+    return (
+        Prioritized(table.alpha, table.beta, table.eps, max_times=times) if cls is Prioritized else cls(max_times=times)
+    )
 
 
 def named(given: Sampler | Mapping[str, Sampler] | None) -> dict[str, Sampler]:

@@ -157,13 +157,13 @@ def test_a_batch_without_successors_has_no_discount():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"next": "what"}, "next has 'what', which is not a key of the rows"),
-        ({"stack": {"what": 2}}, "stack has 'what'"),
+        ({"next": "what"}, 'next has "what", which is not a key of the rows'),
+        ({"stack": {"what": 2}}, 'stack has "what"'),
         ({"stack": {"obs": 0}}, "is 0; it must be at least 1"),
         ({"n_step": 0}, "n_step is 0"),
         ({"n_step": 2, "reward": "n"}, "rewards are of int64"),
         ({"n_step": 2, "reward": None}, "no reward leaf"),
-        ({"reward": "score"}, "reward has 'score'"),
+        ({"reward": "score"}, 'reward has "score"'),
         ({"done": "obs"}, "it must be one number"),
         ({"gamma": -1}, "gamma is -1"),
         ({"stack_padding": "last"}, "stack_padding is 'last'"),
@@ -176,7 +176,7 @@ def test_constructor_rejects_options_that_rows_do_not_support(options, text):
 
 
 def test_column_named_next_is_rejected_with_next_option():
-    with pytest.raises(ValueError, match=r"row\['next'\]"):
+    with pytest.raises(ValueError, match=r'row\["next"\]'):
         ReplayBuffer(100, example={"obs": 1.0, "next": 1.0, "done": False}, episodes=Episodes(next="obs"))
     ReplayBuffer(100, example={"obs": 1.0, "next": 1.0})
 

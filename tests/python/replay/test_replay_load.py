@@ -119,7 +119,7 @@ def test_load_accepts_fixed_options_with_their_saved_values(tmp_path):
             r"example is row\['n'\]: int64 \(\), but the saved buffer has row\['n'\]: int64 \(\), row",
         ),
         ({"n_step": 0}, "n_step is 0; it must be at least 1"),
-        ({"next": "no"}, "next has 'no', which is not a key of the rows"),
+        ({"next": "no"}, 'next has "no", which is not a key of the rows'),
     ],
 )
 def test_load_rejects_fixed_options_with_other_values(tmp_path, given, text):

@@ -161,7 +161,7 @@ def compare_sequences(buffer: ReplayBuffer, environments: list[Environment], opt
 
 
 def add_one_by_one(buffer: ReplayBuffer, environment: Environment, keys: tuple[str, ...], how: str, steps: int) -> None:
-    with_final = bool(buffer._spec.next)
+    with_final = bool(buffer._spec.core.next)
     writer = buffer.writer()
     obs = environment.reset()
     for _ in range(steps):
@@ -198,7 +198,7 @@ def extend(buffer: ReplayBuffer, environment: Environment, keys: tuple[str, ...]
         given = np.array(afters[at:to])
         if finals == "ends":
             given = given[over[at:to]]
-        writer.extend(columns, final=final_of(given) if buffer._spec.next else None)
+        writer.extend(columns, final=final_of(given) if buffer._spec.core.next else None)
         at = to
     buffer._kept = [*getattr(buffer, "_kept", []), writer]  # type: ignore[attr-defined]
 
@@ -215,7 +215,7 @@ def add_vectors(buffer: ReplayBuffer, vector: Vector, keys: tuple[str, ...], wit
         rows = row_of(keys, obs, reward, terminated, truncated, numbers)
         index = writer.add(
             rows,
-            final=final_of(final) if buffer._spec.next and len(final) else None,
+            final=final_of(final) if buffer._spec.core.next and len(final) else None,
             reset=reset if with_mask and vector.mode == "next_step" else None,
         )
         left_out = reset if vector.mode == "next_step" else np.zeros(count, bool)
@@ -438,7 +438,7 @@ def test_keys_that_cannot_end_an_episode_are_refused():
     with pytest.raises(ValueError, match='"terminated" ends episodes.*None'):
         ReplayBuffer(8, example=example, episodes=Episodes(next="obs"))
     example = {"obs": np.zeros(2), "truncated": {"a": False, "b": False}}
-    with pytest.raises(ValueError, match="truncated is 'truncated', which has 2 columns; it must have one.*done=None"):
+    with pytest.raises(ValueError, match='truncated is "truncated", which has 2 columns.*`done` of Episodes to None'):
         ReplayBuffer(8, example=example, episodes=Episodes(next="obs"))
     ReplayBuffer(8, example=example, episodes=Episodes(next="obs", done=None))
 
