@@ -143,6 +143,37 @@ struct ReplayOptions {
   bool exist_ok = false;
 };
 
+/// Rows of an episode from which ReplayHindsight chooses a goal, all with the same probability.
+enum class ReplayGoals : std::uint8_t {
+  kFuture,   ///< The row itself and those after it.
+  kFinal,    ///< The last row.
+  kEpisode,  ///< All rows.
+};
+
+/// The rows of a batch with new goals, for ReplayHindsight::reward. Valid during the call.
+struct ReplayRelabelled {
+  std::span<const std::size_t> rows{};  ///< Position of each row in the batch.
+  ArrayView achieved{};                 ///< The goals that the rows achieved, of shape (rows.size(), ...).
+  ArrayView desired{};                  ///< Their new goals, of the same shape.
+  std::span<double> rewards{};          ///< Set the reward of each row.
+  /// Set `has_terminated`, and whether the goal ends the episode of each row. This sets ReplayBatch::discount(), and
+  /// `terminated` (or `done`) in the data. Otherwise they stay as they are.
+  std::span<bool> terminated{};
+  bool has_terminated = false;  ///< See `terminated`.
+};
+
+/// Hindsight experience replay (M. Andrychowicz et al., NeurIPS 2017): the desired goals of some sampled rows are
+/// replaced by goals that rows of their episodes achieved. The goal that a row achieved is the achieved goal of its
+/// successor. Therefore the buffer needs ReplayEpisodes::next with the key of the achieved goal, and an n_step of 1. An
+/// episode that has not ended counts up to its last row that can be sampled.
+struct ReplayHindsight {
+  std::function<void(ReplayRelabelled&)> reward{};  ///< Computes the rewards. sample() passes its exceptions on.
+  ReplayGoals strategy = ReplayGoals::kFuture;      ///< Rows from which the goals are chosen.
+  double k = 4;                                     ///< Average relabelled rows for each row that keeps its goal.
+  std::string achieved = "obs/achieved_goal";       ///< Path of the goal that an observation achieved.
+  std::string desired = "obs/desired_goal";         ///< Path of the goal, a leaf of the same dtype and shape.
+};
+
 /// Options for ReplayBuffer::sample().
 struct ReplayDraw {
   std::string sampler{};         ///< Name of the sampler. Empty: the first.
@@ -157,6 +188,7 @@ struct ReplayDraw {
   /// Instead of `out`: puts the leaves into new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() returns them.
   /// A channel of that arena sends them without a copy, once.
   bool in_arena = false;
+  std::optional<ReplayHindsight> hindsight{};  ///< Replaces the goals of some rows. nullopt: all keep theirs.
 };
 
 /// Options for ReplayBuffer::sample_sequences().
@@ -350,7 +382,8 @@ class ReplayBuffer {
   /// Samples n rows. Waits until there is a row.
   /// - kEmpty: the timeout expired.
   /// - kPeerDied: all processes that added rows were killed, and ReplayLimits::on_peer_death is kRaise.
-  /// - kInvalid: n is 0 or, without `replace`, exceeds the number of rows; no such sampler; or `out` does not fit.
+  /// - kInvalid: n is 0 or, without `replace`, exceeds the number of rows; no such sampler; `out` does not fit; or the
+  ///   buffer does not have what `hindsight` needs.
   /// - kClosed: closed here.
   Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {},
                              const std::stop_token& stop = {}) const;

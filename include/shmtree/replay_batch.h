@@ -55,6 +55,9 @@ class ReplayBatch {
   Held<std::span<const std::int64_t>> step() const noexcept;
   /// Returns the discount for the value of each row's successor. Empty if the buffer has neither `next` nor `n_step`.
   Held<std::span<const float>> discount() const noexcept;
+  /// Returns the index of the row that achieved each row's desired goal; -1 for rows with their own goal. Empty without
+  /// ReplayDraw::hindsight.
+  Held<std::span<const std::int64_t>> goal_index() const noexcept;
   /// Returns true for each position of a sequence that has a row; the first always has. Empty for single rows.
   Held<std::span<const bool>> mask() const noexcept;
 

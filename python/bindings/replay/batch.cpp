@@ -15,6 +15,7 @@
 namespace shmtree::python {
 
 namespace py = pybind11;
+using namespace py::literals;
 using platform::WaitContext;
 
 namespace {
@@ -106,6 +107,26 @@ py::object ReplayBatch::extra(std::size_t number, int type) const {
   return number_array(batch_.output(replay_->nests.data->leaves().size() + number), type);
 }
 
+py::object ReplayBatch::goals() const {
+  return batch_.terms().hindsight ? number_array(batch_.goals().data(), NPY_INT64) : py::none();
+}
+
+void ReplayBatch::set_rewards(py::handle rewards, py::handle terminated) const {
+  const auto size = static_cast<std::size_t>(
+      std::ranges::count_if(batch_.goals(), [](std::uint64_t goal) { return goal != replay::kNoRow; }));
+  const auto numbers = [&]<class Number>(py::handle array, int type, Number*) {
+    if (!PyArray_CheckExact(array.ptr()) || PyArray_TYPE(as_array(array.ptr())) != type ||
+        !PyArray_ISCARRAY_RO(as_array(array.ptr())) ||
+        static_cast<std::size_t>(PyArray_SIZE(as_array(array.ptr()))) != size) {
+      throw py::value_error("there must be a reward for each of the " + std::to_string(size) + " relabelled rows");
+    }
+    return std::span(static_cast<const Number*>(PyArray_DATA(as_array(array.ptr()))), size);
+  };
+  std::span<const bool> ends;
+  if (!terminated.is_none()) ends = numbers(terminated, NPY_BOOL, static_cast<bool*>(nullptr));
+  batch_.set_rewards(numbers(rewards, NPY_DOUBLE, static_cast<double*>(nullptr)), ends);
+}
+
 void bind_replay_batch(py::module_& module) {
   py::class_<ReplayBatch>(module, "ReplayBatch", plain_class())
       .def("data", &ReplayBatch::data)
@@ -114,6 +135,8 @@ void bind_replay_batch(py::module_& module) {
       .def("probability", &ReplayBatch::probability)
       .def("priority", &ReplayBatch::priority)
       .def("mask", &ReplayBatch::mask)
+      .def("goals", &ReplayBatch::goals)
+      .def("set_rewards", &ReplayBatch::set_rewards, "rewards"_a, "terminated"_a)
       .def("version", [](const ReplayBatch& self) { return self.extra(0, NPY_INT64); })
       .def("writer", [](const ReplayBatch& self) { return self.extra(1, NPY_INT64); })
       .def("step", [](const ReplayBatch& self) { return self.extra(2, NPY_INT64); })

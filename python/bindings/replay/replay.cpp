@@ -117,14 +117,26 @@ std::size_t checked_table(const Replay& self, std::size_t table) {
   return table;
 }
 
+// `hindsight`: the number of a GoalStrategy, k, and the keys of the achieved and the desired goal; or nothing.
+using HindsightTerms = std::tuple<std::uint8_t, double, py::object, py::object>;
+
+std::optional<replay::Hindsight> hindsight_of(const Replay& self, const std::optional<HindsightTerms>& terms) {
+  if (!terms) return std::nullopt;
+  const auto& [strategy, k, achieved, desired] = *terms;
+  return unwrap(replay::Hindsight::of(
+      self.buffer->spec(), {static_cast<replay::GoalStrategy>(strategy), k, key_of(achieved), key_of(desired)}));
+}
+
 std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::size_t n, std::size_t table,
                                     bool distinct, unsigned threads, py::handle timeout, py::handle beta,
-                                    bool of_buffer, const py::object& out) {
+                                    bool of_buffer, const py::object& out,
+                                    const std::optional<HindsightTerms>& hindsight) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
   replay::SampleTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
   terms.beta = beta.is_none() ? self->buffer->spec().samplers[table].second.beta : beta.cast<double>();
   terms.of_buffer = of_buffer;
+  terms.hindsight = hindsight_of(*self, hindsight);
   const Outputs outputs(out);
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n));
 }
@@ -296,7 +308,7 @@ void bind_replay(py::module_& module) {
           [](const Replay& self, std::uint64_t seed) { self.buffer->set_seed(seed); })
       .def("size", [](const Replay& self) { return self.buffer->store()->size(); })
       .def("sample", &sample, "n"_a, "table"_a, "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a,
-           "out"_a)
+           "out"_a, "hindsight"_a)
       .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "table"_a,
            "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a, "out"_a)
       .def("rows_at", &rows_at, "indices"_a)

@@ -18,14 +18,13 @@ using replay::Spec;
 using replay::SpecPart;
 using replay::TableSpec;
 
-namespace {
-
-using LeafTerms = std::tuple<std::string, std::uint64_t, std::vector<std::uint64_t>>;
-
-// Converts a dict key: a str, or bytes that contain the frame of a key of another type.
 SpecPart::Key key_of(py::handle key) {
   return {key.cast<std::string>(), py::isinstance<py::str>(key)};
 }
+
+namespace {
+
+using LeafTerms = std::tuple<std::string, std::uint64_t, std::vector<std::uint64_t>>;
 
 std::optional<SpecPart::Key> key_or_none(const py::object& key) {
   return key.is_none() ? std::optional<SpecPart::Key>() : key_of(key);
@@ -133,6 +132,12 @@ void bind_replay_spec(py::module_& module) {
       .def_readwrite("limit", &Spec::limit)
       .def_readwrite("raises_on_death", &Spec::raises_on_death)
       .def_property_readonly("has_discount", &Spec::has_discount)
+      .def(
+          "leaf",
+          [](const Spec& self, const char* what, py::handle key) {
+            return unwrap(replay::leaf_at(self, what, key_of(key)));
+          },
+          "what"_a, "key"_a)
       .def("set_leaves", &set_leaves, "next"_a, "stack"_a, "reward"_a, "done"_a);
 }
 

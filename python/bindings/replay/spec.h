@@ -7,6 +7,9 @@
 
 namespace shmtree::python {
 
+// Converts a dict key, or a path: a str, or bytes that contain the frame of a key of another type.
+replay::SpecPart::Key key_of(pybind11::handle key);
+
 // Adds _core.ReplaySpec.
 void bind_replay_spec(pybind11::module_& module);
 

@@ -13,6 +13,7 @@ from . import _in_messages as _in_messages  # so that messages may carry buffers
 from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
 from ._files import Saved
+from ._hindsight import Hindsight
 from ._options import Episodes, Limits, Sampling
 from ._samplers import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, Sampler, Uniform
 from ._stats import ReplayStats
@@ -22,6 +23,7 @@ __all__ = [
     "Batch",
     "Episodes",
     "Fifo",
+    "Hindsight",
     "Lifo",
     "Limits",
     "MaxPriority",

@@ -63,6 +63,18 @@ class Batch:
         return priority
 
     @property
+    def goal_index(self) -> Array:
+        """int64 (n,): index of the row that achieved each row's desired goal; -1 for rows with their own goal.
+
+        Raises:
+            AttributeError: The batch was sampled without `hindsight`.
+        """
+        goals: Array | None = self._sampled.goals()
+        if goals is None:
+            raise AttributeError("the batch has no goal_index, because it was sampled without hindsight=")
+        return goals
+
+    @property
     def age(self) -> Array:
         """int64 (n,): number of rows that were added after each row, at the time of sampling.
 

@@ -17,6 +17,7 @@ from ..errors import ChannelClosed
 from . import _endless_waits, _files, _load_arguments, _memory, _options, _rows, _samplers, _sampling, _spec, _writers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
+from ._hindsight import Hindsight
 from ._numbers import positive
 from ._options import Episodes, Limits, Sampling
 from ._stats import ReplayStats, Stats
@@ -271,6 +272,7 @@ class ReplayBuffer:
         beta: float | None = None,
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
+        hindsight: Hindsight | None = None,
     ) -> Batch:
         """Samples n rows. Blocks until there is a row.
 
@@ -285,6 +287,7 @@ class ReplayBuffer:
             weights: Scope in which the largest possible `Batch.weight` is 1: that of the least likely row of the
                 "batch", or of the whole "buffer".
             timeout: Seconds to wait; None waits indefinitely.
+            hindsight: `Hindsight` that replaces the goals of some rows; None keeps all of them.
 
         Returns:
             A Batch. Each leaf of its `data` is an array of shape (n, ...).
@@ -292,7 +295,8 @@ class ReplayBuffer:
         Raises:
             queue.Empty: There was no row for `timeout` seconds.
             shmtree.PeerDied: With ``on_peer_death="raise"``: no writer is left, and some were killed.
-            ValueError: With ``replace=False``: `n` is more than the number of rows.
+            ValueError: With ``replace=False``: `n` is more than the number of rows. With `hindsight`: the buffer lacks
+                what it needs (the error says what), or its function did not return one reward per relabelled row.
             RuntimeError: A wait without a timeout could never end, because only the calling thread could add rows. This
                 is so if this process made the buffer, without a name, has neither sent it nor forked since, and has no
                 other thread.
@@ -302,7 +306,7 @@ class ReplayBuffer:
             batch = buffer.sample(256, timeout=60)
             loss = train(batch.data["obs"], batch.data["reward"], batch.weight)
         """
-        given = (n, sampler, replace, out, threads, beta, weights, timeout, self._owner)
+        given = (n, sampler, replace, out, threads, beta, weights, timeout, hindsight, self._owner)
         return _sampling.sample(self._replay, self._spec, self._data, *given)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import _core
 from .._ipc.arguments import one_of
-from . import _endless_waits, _memory, _rows
+from . import _endless_waits, _hindsight, _memory, _rows
 from ._batch import Batch, SequenceBatch
 from ._numbers import not_negative, positive
 from ._spec import Spec
@@ -27,6 +27,7 @@ def sample(
     beta: float | None,
     weights: str,
     timeout: float | None,
+    hindsight: _hindsight.Hindsight | None,
     owner: _endless_waits.Owner | None,
 ) -> Batch:
     """Implements `ReplayBuffer.sample`."""
@@ -35,12 +36,16 @@ def sample(
     of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
     terms = (count, spec.table(sampler), not replace, _threads(threads))
+    goals = None if hindsight is None else _hindsight.checked(hindsight)._core()
 
     def draw(seconds: float | None) -> _core.ReplayBatch:
-        return core.sample(*terms, seconds, exponent, of_buffer, arrays)
+        return core.sample(*terms, seconds, exponent, of_buffer, arrays, goals)
 
     drawn = _endless_waits.draw(draw, owner, timeout)
-    return Batch._of(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+    batch = Batch._of(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+    if hindsight is not None:
+        _hindsight.set_rewards(hindsight, spec, data.skeleton, batch.data, drawn)
+    return batch
 
 
 def sample_sequences(

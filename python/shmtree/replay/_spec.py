@@ -102,7 +102,7 @@ class Spec:
 def _to_core(skeleton: Skeleton) -> Skeleton:
     """Returns the structure with keys in the core's form: a str stays a str, and any other key becomes a frame."""
     if isinstance(skeleton, dict):
-        return {_key_to_core(key): _to_core(part) for key, part in skeleton.items()}
+        return {key_to_core(key): _to_core(part) for key, part in skeleton.items()}
     if isinstance(skeleton, list | tuple):
         return type(skeleton)(map(_to_core, skeleton))
     return skeleton
@@ -116,7 +116,8 @@ def _from_core(skeleton: Skeleton) -> Skeleton:
     return skeleton
 
 
-def _key_to_core(key: Any) -> str | bytes:
+def key_to_core(key: Any) -> str | bytes:
+    """Returns a key in the core's form: a str, or the frame of another key."""
     if type(key) is str:
         with contextlib.suppress(UnicodeEncodeError):
             key.encode()
@@ -136,9 +137,9 @@ def make(rows: Rows, samplers: Mapping[str, _samplers.Sampler], episodes: Episod
     _set_limits(core, limits)
     core.n_step, core.gamma = int(episodes.n_step), float(episodes.gamma)
     core.repeats_first = episodes.stack_padding == "first"
-    stack = {_key_to_core(key): int(frames) for key, frames in (episodes.stack or {}).items()}
-    reward, done = (None if key is None else _key_to_core(key) for key in (episodes.reward, episodes.done))
-    core.set_leaves([_key_to_core(key) for key in episodes.next], stack, reward, done)
+    stack = {key_to_core(key): int(frames) for key, frames in (episodes.stack or {}).items()}
+    reward, done = (None if key is None else key_to_core(key) for key in (episodes.reward, episodes.done))
+    core.set_leaves([key_to_core(key) for key in episodes.next], stack, reward, done)
     return Spec(core)
 
 

@@ -99,6 +99,11 @@ Held<std::span<const float>> ReplayBatch::discount() const noexcept {
   const std::byte* const at = state_->batch.output(spec.data_outputs() + 3);
   return {{reinterpret_cast<const float*>(at), state_->batch.terms().all_rows()}, state_};
 }
+Held<std::span<const std::int64_t>> ReplayBatch::goal_index() const noexcept {
+  if (state_ == nullptr) return {};
+  const auto goals = state_->batch.goals();
+  return {{reinterpret_cast<const std::int64_t*>(goals.data()), goals.size()}, state_};
+}
 Held<std::span<const bool>> ReplayBatch::mask() const noexcept {
   if (state_ == nullptr) return {};
   return {state_->batch.mask(), state_};

@@ -107,6 +107,7 @@ Result<std::vector<NewArray>> arrays_for(const ReplayCore& core, const replay::S
 struct Destination {
   const Out& out;
   bool in_arena = false;
+  const ReplayHindsight* hindsight = nullptr;
 };
 
 Result<ReplayBatch> sample(const CorePtr& core, const replay::SampleTerms& terms, const Destination& to,
@@ -126,6 +127,7 @@ Result<ReplayBatch> sample(const CorePtr& core, const replay::SampleTerms& terms
   }
   Status sampled = state->batch.sample(*destinations, wait);
   if (!sampled) return std::move(sampled).error();
+  if (to.hindsight != nullptr) set_rewards(*state, *to.hindsight);
   state->describe();
   return ReplayState::wrap(std::shared_ptr<const ReplayBatchState>(std::move(state)));
 }
@@ -194,7 +196,11 @@ Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const R
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      auto terms = api::terms_of(*core, n, how);
                      if (!terms) return std::move(terms).error();
-                     return api::sample(core, *terms, {how.out, how.in_arena}, wait);
+                     if (!how.hindsight) return api::sample(core, *terms, {how.out, how.in_arena}, wait);
+                     auto hindsight = api::hindsight_of(core->buffer->spec(), *how.hindsight);
+                     if (!hindsight) return std::move(hindsight).error();
+                     terms->hindsight = *hindsight;
+                     return api::sample(core, *terms, {how.out, how.in_arena, &*how.hindsight}, wait);
                    });
 }
 

@@ -125,6 +125,10 @@ struct ReplayBatchState {
 // Returns the shape of an array of the data.
 std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number,
                                           const replay::SampleTerms& terms);
+// Returns kInvalid, with the reason, if the buffer does not have what hindsight needs.
+Result<replay::Hindsight> hindsight_of(const replay::Spec& spec, const ReplayHindsight& how);
+// Calls the reward function. Its exceptions pass through.
+void set_rewards(const ReplayBatchState& state, const ReplayHindsight& how);
 Error other_dtype(std::string_view path, std::string_view dtype);
 
 // Ends the waits of a call before its deadline: the object was closed, or a stop was requested. A stop request during

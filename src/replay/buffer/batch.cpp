@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -50,6 +51,23 @@ Status when_there(const Tables& tables, const WaitContext& wait, Act act) {
   auto came = memory::wait_until(waiting, wait, "rows", ready, check_members);
   memory::notify(store.ready());  // passes the wake-up on, since other samplers wait for the same rows
   return came ? std::move(sampled) : std::move(came).error();
+}
+
+template <class Number>
+void store_as(double value, std::byte* to) noexcept {
+  const auto number = static_cast<Number>(value);
+  std::memcpy(to, &number, sizeof number);
+}
+
+// Writes a number as an element of that type. float16 takes 0 and 1 only.
+void store_number(DType dtype, double value, std::byte* to) noexcept {
+  switch (item_bytes(dtype)) {
+    case 1: return store_as<std::uint8_t>(value, to);
+    case 2: return store_as<std::uint16_t>(dtype == DType::kFloat16 && value != 0 ? 0x3c00 : value, to);
+    case 4: return dtype == DType::kFloat32 ? store_as<float>(value, to) : store_as<std::uint32_t>(value, to);
+    case 8: return dtype == DType::kFloat64 ? store_as<double>(value, to) : store_as<std::uint64_t>(value, to);
+    default: return;
+  }
 }
 
 // Takes the credits for `count` rows first, if there is a rate limiter.
@@ -157,6 +175,7 @@ void Batch::plan(bool has_data) {
   next(has_priorities ? sizeof(double) : 0);
   next(has_priorities ? sizeof(float) : 0);
   next(is_single ? 0 : sizeof(bool));
+  next(terms_.hindsight ? sizeof(std::uint64_t) : 0);
   for (std::size_t i = 0; i < outputs(); ++i) {
     next(has_data || i >= buffer_->spec().data_outputs() ? buffer_->gather().bytes(i) : 0);
   }
@@ -171,9 +190,10 @@ std::uint64_t Batch::copied_bytes() const noexcept {
 Status Batch::sample(std::span<std::byte* const> out, const WaitContext& wait) {
   if (terms_.length != 0 && buffer_->spec().ends_unknown) return no_ends("sample_sequences");
   if (Status joined = buffer_->sampling().begin(); !joined) return joined;
-  std::vector<std::byte*> destinations(outputs());
-  for (std::size_t i = 0; i < destinations.size(); ++i) destinations[i] = i < out.size() ? out[i] : output(i);
-  Status sampled = terms_.length == 0 ? sample_rows(destinations, wait) : sample_sequences(destinations, wait);
+  data_.resize(outputs());
+  for (std::size_t i = 0; i < data_.size(); ++i) data_[i] = i < out.size() ? out[i] : output(i);
+  Status sampled = terms_.length == 0 ? sample_rows(data_, wait) : sample_sequences(data_, wait);
+  if (sampled && terms_.hindsight) sampled = relabel(*buffer_, *terms_.hindsight, indices(), data_, goals());
   newest_ = buffer_->newest();
   if (sampled) {
     const auto versions = numbers<std::int64_t>(kOutputs + buffer_->spec().data_outputs());
@@ -234,6 +254,30 @@ Status Batch::sample_sequences_of(Sampler& sampler, std::span<std::byte* const> 
   spread(importances());
   spread(numbers<float>(kWeights));
   return sampled;
+}
+
+void Batch::set_rewards(std::span<const double> rewards, std::span<const bool> terminated) const noexcept {
+  const Spec& spec = buffer_->spec();
+  const auto store = [&](std::size_t leaf, std::size_t row, double value) {
+    store_number(dtype_of(spec.leaves[leaf].dtype), value, data_[leaf] + row * spec.leaves[leaf].item_bytes);
+  };
+  const auto is_cut_off = [&](std::size_t row) {
+    const std::size_t bytes = spec.leaves[*spec.truncated].item_bytes;
+    const std::byte* const value = data_[*spec.truncated] + row * bytes;
+    return std::any_of(value, value + bytes, [](std::byte byte) { return byte != std::byte{0}; });
+  };
+  const std::optional<std::size_t> end = spec.terminated ? spec.terminated : spec.done;
+  for (std::size_t row = 0, at = 0; row < goals().size(); ++row) {
+    if (goals()[row] == kNoRow) continue;
+    const std::size_t i = at++;
+    store(*spec.reward, row, rewards[i]);
+    if (terminated.empty()) continue;
+    if (end) store(*end, row, terminated[i] ? 1 : 0);
+    if (spec.terminated && spec.truncated && spec.done)
+      store(*spec.done, row, terminated[i] || is_cut_off(row) ? 1 : 0);
+    const float discount = terminated[i] ? 0 : static_cast<float>(spec.gamma);
+    std::memcpy(output(spec.data_outputs() + 3) + row * sizeof discount, &discount, sizeof discount);
+  }
 }
 
 void Batch::priorities(std::span<float> out) const noexcept {

@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "platform/fork.h"
-#include "replay/buffer/buffer.h"
+#include "replay/buffer/hindsight.h"
 
 namespace shmtree::replay {
 
@@ -48,7 +49,8 @@ struct SampleTerms {
   bool distinct = false;
   unsigned threads = 1;
   double beta = 0.4;
-  bool of_buffer = false;  // importances are relative to all rows, not to those of the batch
+  bool of_buffer = false;                // importances are relative to all rows, not to those of the batch
+  std::optional<Hindsight> hindsight{};  // of single rows
   // Options of a sample of sequences. `rows` is then the number of sequences.
   std::size_t length = 0;      // rows of a sequence; 0: single rows
   std::size_t stride = 1;      // distance from one row to the next
@@ -74,6 +76,9 @@ class Batch {
   // limiter allows the sample. Returns kEmpty at the deadline, kInterrupted, or kPeerDied if all writers were killed
   // and Spec::raises_on_death is set. Other errors: those of Sampler and SequenceSampler.
   Status sample(std::span<std::byte* const> out, const WaitContext& wait);
+  // Sets the rewards of the relabelled rows, in their order. Unless `terminated` is empty, also sets whether they end
+  // their episodes: the discount and the leaf that says so. The arrays given to sample() must still exist.
+  void set_rewards(std::span<const double> rewards, std::span<const bool> terminated) const noexcept;
   // Returns the number of bytes that sample() copies.
   std::uint64_t copied_bytes() const noexcept;
 
@@ -86,6 +91,10 @@ class Batch {
   std::span<float> importances() const noexcept { return numbers<float>(kImportances); }        // with priorities only
   std::span<double> probabilities() const noexcept { return numbers<double>(kProbabilities); }  // with priorities only
   std::span<bool> mask() const noexcept { return numbers<bool>(kMask); }  // sequences only: true where there is a row
+  // With hindsight only: the row whose goal each row has, or kNoRow for a row with its own.
+  std::span<std::uint64_t> goals() const noexcept { return numbers<std::uint64_t>(kGoals); }
+  // Returns the array of an output of the data, which may be one that was given to sample().
+  const std::byte* data(std::size_t number) const noexcept { return data_[number]; }
   // Returns the probability of each row, if all have the same.
   double even_probability() const noexcept {
     return 1 / static_cast<double>(std::max<std::uint64_t>(buffer_->store()->size(), 1));
@@ -98,8 +107,8 @@ class Batch {
   std::int64_t newest() const noexcept { return newest_; }
 
  private:
-  static constexpr std::size_t kIndices = 0, kWeights = 1, kProbabilities = 2, kImportances = 3, kMask = 4,
-                               kOutputs = 5;
+  static constexpr std::size_t kIndices = 0, kWeights = 1, kProbabilities = 2, kImportances = 3, kMask = 4, kGoals = 5,
+                               kOutputs = 6;
 
   std::size_t outputs() const noexcept { return buffer_->gather().options().outputs.size(); }
   void check_size() const;
@@ -116,6 +125,7 @@ class Batch {
   const SampleTerms terms_;
   std::vector<std::size_t> at_;  // offset of each part, then the total size
   std::shared_ptr<std::byte> memory_;
+  std::vector<std::byte*> data_;  // array of each output, in memory_ or of the caller
   std::int64_t newest_ = 0;
 };
 

@@ -222,13 +222,14 @@ std::vector<std::size_t> leaves_below(const Spec& spec, const Key& key) {
 // Sets the leaf of a key that has one. `what` is the option, and its default key.
 Status set_leaf(const Spec& spec, const char* what, const std::optional<Key>& key, std::optional<std::size_t>& leaf) {
   if (!key) return success();
-  const std::vector<std::size_t> found = leaves_below(spec, *key);
-  if (found.empty()) return *key == Key{what} ? success() : Status(no_key(spec, what, *key));
-  leaf = found.front();
-  if (found.size() == 1) return success();
-  return invalid(std::string(what) + " is " + shown(*key) + ", which has " + std::to_string(found.size()) +
-                 " columns; it must have one, or set `" + (std::string_view(what) == "reward" ? what : "done") +
-                 "` of Episodes to None");
+  if (*key == Key{what} && leaves_below(spec, *key).empty()) return success();
+  auto found = leaf_at(spec, what, *key);
+  if (found) {
+    leaf = *found;
+    return success();
+  }
+  const char* const option = std::string_view(what) == "reward" ? what : "done";
+  return invalid(found.error().message + "; or set `" + option + "` of Episodes to None");
 }
 
 }  // namespace
@@ -338,6 +339,14 @@ Status set_leaves(Spec& spec, const EpisodeKeys& keys) {
   if (found) found = set_leaf(spec, "truncated", Key{"truncated"}, spec.truncated);
   spec.ends_unknown = !spec.says_ends();
   return found;
+}
+
+Result<std::size_t> leaf_at(const Spec& spec, const char* what, const Key& key) {
+  const std::vector<std::size_t> found = leaves_below(spec, key);
+  if (found.empty()) return no_key(spec, what, key);
+  if (found.size() == 1) return found.front();
+  return invalid(std::string(what) + " is " + shown(key) + ", which has " + std::to_string(found.size()) +
+                 " columns; it must have one");
 }
 
 Error no_ends(const std::string& what) {

@@ -107,6 +107,9 @@ struct EpisodeKeys {
 // if it has several leaves and needs one.
 Status set_leaves(Spec& spec, const EpisodeKeys& keys);
 
+// Returns the leaf at a key or path that `what` names. Returns kInvalid if there is none, or several.
+Result<std::size_t> leaf_at(const Spec& spec, const char* what, const SpecPart::Key& key);
+
 // Returns kInvalid, with the numbers, if no buffer can have this specification.
 Status check(const Spec& spec);
 

@@ -90,26 +90,53 @@ class Chain {
     return result;
   }
 
+  // Calls visit(position, count) for each run of adjacent rows: the row itself and those after it in its episode. Stops
+  // at the first row that is not ready, or when visit returns false.
+  template <class Visit>
+  void each_run(Position from, Visit visit) const noexcept {
+    for (;;) {
+      const ChunkInfo& info = store_.info(from.ticket);
+      const std::uint64_t next = platform::load_acquire(info.next);  // set once the chunk has its last row
+      const Progress now = progress(from.ticket);
+      const std::uint32_t ready = std::min(now.ready, now.rows);
+      if (from.slot >= ready) return;
+      const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(info.ends) >> from.slot));
+      const std::uint32_t here = std::min(ready - from.slot, to_end + 1);
+      if (!visit(from, here) || here == to_end + 1 || ready < now.rows || !leads_to(from.ticket, next)) return;
+      from = {next, 0};
+    }
+  }
+
+  // Calls visit(position, count) for each run of adjacent rows before `at` in its episode, the latest run first. Stops
+  // where earlier rows have left the window.
+  template <class Visit>
+  void each_run_before(Position at, Visit visit) const noexcept {
+    for (std::uint32_t end = at.slot;;) {
+      const ChunkInfo& info = store_.info(at.ticket);
+      const std::uint64_t before =
+          (platform::load_relaxed(info.ends) | platform::load_relaxed(info.finals)) & bits_below(end);
+      const auto begin = static_cast<std::uint32_t>(64 - std::countl_zero(before));
+      if (begin < end) visit(Position{at.ticket, begin}, end - begin);
+      const std::uint64_t previous = platform::load_relaxed(info.previous);
+      end = before == 0 && previous < at.ticket && store_.is_in_window(previous) ? written(previous) : 0;
+      if (end == 0) return;
+      at.ticket = previous;
+    }
+  }
+
   // Writes to `out` the indices of the row itself and of every `stride`-th row after it in its episode. Stops at the
   // first row that is not ready, or when `out` is full. Returns the number written.
   std::size_t follow(Position from, std::uint64_t stride, std::span<std::uint64_t> out) const noexcept {
     SHMTREE_DCHECK(stride != 0);
     std::size_t count = 0;
-    for (std::uint64_t skipped = 0; count < out.size();) {
-      const ChunkInfo& info = store_.info(from.ticket);
-      const std::uint64_t next = platform::load_acquire(info.next);  // set once the chunk has its last row
-      const Progress now = progress(from.ticket);
-      const std::uint32_t ready = std::min(now.ready, now.rows);
-      if (from.slot >= ready) break;
-      const auto to_end = static_cast<std::uint32_t>(std::countr_zero(platform::load_relaxed(info.ends) >> from.slot));
-      const std::uint32_t here = std::min(ready - from.slot, to_end + 1);
+    std::uint64_t skipped = 0;
+    each_run(from, [&](Position at, std::uint32_t here) {
       for (; skipped < here && count < out.size(); skipped += stride) {
-        out[count++] = store_.shape().index_of(from.ticket, from.slot + skipped);
+        out[count++] = store_.shape().index_of(at.ticket, at.slot + skipped);
       }
-      if (here == to_end + 1 || ready < now.rows || !leads_to(from.ticket, next)) break;
       skipped -= std::min<std::uint64_t>(here, skipped);
-      from = {next, 0};
-    }
+      return count < out.size();
+    });
     return count;
   }
 

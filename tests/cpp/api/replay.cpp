@@ -137,7 +137,8 @@ TEST_CASE("make_replay refuses invalid options") {
   has(changed([](ReplayOptions& options) { options.episodes.next = {"more"}; }), "next has \"more\"");
   has(changed([](ReplayOptions& options) { options.episodes.stack = {{"more", 4}}; }), "stack has \"more\"");
   has(changed([](ReplayOptions& options) { options.episodes.reward = "more"; }), "reward has \"more\"");
-  has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }), "bytes, but this machine has only ");
+  has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }),
+      "bytes, but this machine has only ");
   has(changed([](ReplayOptions& options) {
         options.arena = Arena::create({.max_bytes = 1 << 20}).value();
         options.capacity = 1'000'000;
