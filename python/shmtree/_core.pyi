@@ -1465,20 +1465,7 @@ class Replay:
         of_buffer: bool,
         out: list[Any] | None,
         hindsight: tuple[int, float, str | bytes, str | bytes] | None,
-    ) -> ReplayBatch: ...
-    def sample_sequences(
-        self,
-        n: int,
-        length: int,
-        stride: int,
-        may_be_partial: bool,
-        table: int,
-        distinct: bool,
-        threads: int,
-        timeout: float | None,
-        beta: float | None,
-        of_buffer: bool,
-        out: list[Any] | None,
+        sequence: tuple[int, int, bool] | None,
     ) -> ReplayBatch: ...
     def rows_at(self, indices: Any) -> tuple[Any, Any]: ...
     def weigh(self, table: int, with_least: bool) -> tuple[float, float]: ...

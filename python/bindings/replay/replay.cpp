@@ -93,11 +93,11 @@ class Outputs {
   Outputs(const Outputs&) = delete;
   Outputs& operator=(const Outputs&) = delete;
 
-  // Returns the addresses. Throws ValueError unless each array has the size of n rows, or of n * `length` rows.
-  std::span<std::byte* const> of(const Replay& replay, std::size_t n, std::size_t length = 1) const {
+  // Returns the addresses. Throws ValueError unless each array has the size of n rows.
+  std::span<std::byte* const> of(const Replay& replay, std::size_t n) const {
     bool fits = views_.empty() || views_.size() == replay.nests.data->leaves().size();
     for (std::size_t i = 0; fits && i < views_.size(); ++i) {
-      fits = static_cast<std::uint64_t>(views_[i].len) == n * length * replay.buffer->gather().bytes(i);
+      fits = static_cast<std::uint64_t>(views_[i].len) == n * replay.buffer->gather().bytes(i);
     }
     if (!fits) throw py::value_error("the arrays in out do not have the number and sizes that the batch needs");
     return destinations_;
@@ -127,37 +127,25 @@ std::optional<replay::Hindsight> hindsight_of(const Replay& self, const std::opt
       self.buffer->spec(), {static_cast<replay::GoalStrategy>(strategy), k, key_of(achieved), key_of(desired)}));
 }
 
-std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::size_t n, std::size_t table,
-                                    bool distinct, unsigned threads, py::handle timeout, py::handle beta,
-                                    bool of_buffer, const py::object& out,
-                                    const std::optional<HindsightTerms>& hindsight) {
-  platform::Deadline deadline;
-  if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  replay::SampleTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
-  terms.beta = beta.is_none() ? self->buffer->spec().samplers[table].second.beta : beta.cast<double>();
-  terms.of_buffer = of_buffer;
-  terms.hindsight = hindsight_of(*self, hindsight);
-  const Outputs outputs(out);
-  return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n));
-}
+// Rows of a sequence, the distance from one to the next, and whether it may have fewer rows.
+using SequenceTerms = std::tuple<std::size_t, std::size_t, bool>;
 
 // `table` -1: a sequence may begin with any row.
-std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& self, std::size_t n, std::size_t length,
-                                              std::size_t stride, bool may_be_partial, std::int64_t table,
-                                              bool distinct, unsigned threads, py::handle timeout, py::handle beta,
-                                              bool of_buffer, const py::object& out) {
+std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::size_t n, std::int64_t table,
+                                    bool distinct, unsigned threads, py::handle timeout, py::handle beta,
+                                    bool of_buffer, const py::object& out,
+                                    const std::optional<HindsightTerms>& hindsight,
+                                    const std::optional<SequenceTerms>& sequence) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  replay::SampleTerms terms{.rows = n, .distinct = distinct, .threads = threads};
-  terms.any_first = table < 0;
+  replay::SampleTerms terms{.rows = n, .distinct = distinct, .threads = threads, .of_buffer = of_buffer};
+  terms.any_first = sequence && table < 0;
   if (!terms.any_first) terms.table = checked_table(*self, static_cast<std::size_t>(table));
   terms.beta = beta.is_none() ? self->buffer->spec().samplers[terms.table].second.beta : beta.cast<double>();
-  terms.of_buffer = of_buffer;
-  terms.length = length;
-  terms.stride = stride;
-  terms.may_be_partial = may_be_partial;
+  terms.hindsight = hindsight_of(*self, hindsight);
+  if (sequence) std::tie(terms.length, terms.stride, terms.may_be_partial) = *sequence;
   const Outputs outputs(out);
-  return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n, length));
+  return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, terms.all_rows()));
 }
 
 // Ends the waits of all threads that sample from this object.
@@ -308,9 +296,7 @@ void bind_replay(py::module_& module) {
           [](const Replay& self, std::uint64_t seed) { self.buffer->set_seed(seed); })
       .def("size", [](const Replay& self) { return self.buffer->store()->size(); })
       .def("sample", &sample, "n"_a, "table"_a, "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a,
-           "out"_a, "hindsight"_a)
-      .def("sample_sequences", &sample_sequences, "n"_a, "length"_a, "stride"_a, "may_be_partial"_a, "table"_a,
-           "distinct"_a, "threads"_a, "timeout"_a, "beta"_a, "of_buffer"_a, "out"_a)
+           "out"_a, "hindsight"_a, "sequence"_a)
       .def("rows_at", &rows_at, "indices"_a)
       .def("weigh", &weigh, "table"_a, "with_least"_a)
       .def("close", &close)

@@ -306,8 +306,8 @@ class ReplayBuffer:
             batch = buffer.sample(256, timeout=60)
             loss = train(batch.data["obs"], batch.data["reward"], batch.weight)
         """
-        given = (n, sampler, replace, out, threads, beta, weights, timeout, hindsight, self._owner)
-        return _sampling.sample(self._replay, self._spec, self._data, *given)
+        terms = _sampling.Terms(replace, out, threads, beta, weights, timeout)
+        return _sampling.sample(self, n, sampler, hindsight, terms)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
         """Yields batches without end; see `sample` for the arguments."""
@@ -349,8 +349,8 @@ class ReplayBuffer:
             ValueError: The buffer does not know where episodes end: its rows have no key ``terminated``, ``truncated``
                 or ``done``, and it was not made with ``Episodes(done=None)``.
         """
-        given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout, self._owner)
-        return _sampling.sample_sequences(self._replay, self._spec, self._data, *given)
+        terms = _sampling.Terms(replace, out, threads, beta, weights, timeout)
+        return _sampling.sample_sequences(self, n, length, stride, partial, sampler, terms)
 
     def stats(self) -> ReplayStats:
         """Returns numbers of the buffer, over all processes unless stated otherwise.

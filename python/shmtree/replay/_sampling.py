@@ -2,91 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import _core
 from .._ipc.arguments import one_of
 from . import _endless_waits, _hindsight, _memory, _rows
 from ._batch import Batch, SequenceBatch
 from ._numbers import not_negative, positive
-from ._spec import Spec
+
+if TYPE_CHECKING:
+    from ._buffer import ReplayBuffer
+
+_B = TypeVar("_B", bound=Batch)
 
 # Limits of one call. For a batch, the core checks the machine's memory as well.
 _MAX_SAMPLED, _MAX_THREADS, _MAX_STRIDE = 1 << 31, 1024, 1 << 32
 
 
+class Terms(NamedTuple):
+    """Arguments of one sample that `ReplayBuffer.sample` and `sample_sequences` have in common."""
+
+    replace: bool
+    out: Any
+    threads: int
+    beta: float | None
+    weights: str
+    timeout: float | None
+
+
 def sample(
-    core: _core.Replay,
-    spec: Spec,
-    data: _rows.Rows,
-    n: int,
-    sampler: str | None,
-    replace: bool,
-    out: Any,
-    threads: int,
-    beta: float | None,
-    weights: str,
-    timeout: float | None,
-    hindsight: _hindsight.Hindsight | None,
-    owner: _endless_waits.Owner | None,
+    buffer: ReplayBuffer, n: int, sampler: str | None, hindsight: _hindsight.Hindsight | None, terms: Terms
 ) -> Batch:
     """Implements `ReplayBuffer.sample`."""
     count = n if type(n) is int and 0 < n <= _MAX_SAMPLED else positive("n", n, _MAX_SAMPLED)
-    arrays = None if out is None else _memory.arrays_for(data, (count,), out, core.arena)
-    of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
-    exponent = None if beta is None else not_negative("beta", beta)
-    terms = (count, spec.table(sampler), not replace, _threads(threads))
     goals = None if hindsight is None else _hindsight.checked(hindsight)._core()
-
-    def draw(seconds: float | None) -> _core.ReplayBatch:
-        return core.sample(*terms, seconds, exponent, of_buffer, arrays, goals)
-
-    drawn = _endless_waits.draw(draw, owner, timeout)
-    batch = Batch._of(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+    batch = _draw(Batch, buffer, (count,), buffer._spec.table(sampler), terms, goals, None)
     if hindsight is not None:
-        _hindsight.set_rewards(hindsight, spec, data.skeleton, batch.data, drawn)
+        _hindsight.set_rewards(hindsight, buffer._spec, buffer._data.skeleton, batch.data, batch._sampled)
     return batch
 
 
 def sample_sequences(
-    core: _core.Replay,
-    spec: Spec,
-    data: _rows.Rows,
-    n: int,
-    length: int,
-    stride: int,
-    partial: str,
-    sampler: str | None,
-    replace: bool,
-    out: Any,
-    threads: int,
-    beta: float | None,
-    weights: str,
-    timeout: float | None,
-    owner: _endless_waits.Owner | None,
+    buffer: ReplayBuffer, n: int, length: int, stride: int, partial: str, sampler: str | None, terms: Terms
 ) -> SequenceBatch:
     """Implements `ReplayBuffer.sample_sequences`."""
-    count, rows = positive("n", n, _MAX_SAMPLED), positive("length", length, _MAX_SAMPLED)
-    step = positive("stride", stride, _MAX_STRIDE)
+    front = positive("n", n, _MAX_SAMPLED), positive("length", length, _MAX_SAMPLED)
     may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
-    arrays = None if out is None else _memory.arrays_for(data, (count, rows), out, core.arena)
-    table = -1 if sampler is None else spec.table(sampler)
-    of_buffer = one_of("weights", weights, "batch", "buffer") == "buffer"
+    sequence = front[1], positive("stride", stride, _MAX_STRIDE), may_be_partial
+    table = -1 if sampler is None else buffer._spec.table(sampler)
+    return _draw(SequenceBatch, buffer, front, table, terms, None, sequence)
+
+
+def _draw(
+    cls: type[_B], buffer: ReplayBuffer, front: tuple[int, ...], table: int, terms: Terms, goals: Any, sequence: Any
+) -> _B:
+    replace, out, threads, beta, weights, timeout = terms
+    core, data = buffer._replay, buffer._data
+    arrays = None if out is None else _memory.arrays_for(data, front, out, core.arena)
+    of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
-    terms = (count, rows, step, may_be_partial, table, not replace, _threads(threads))
+    most = 1 if threads == 1 else positive("threads", threads, _MAX_THREADS)
 
     def draw(seconds: float | None) -> _core.ReplayBatch:
-        return core.sample_sequences(*terms, seconds, exponent, of_buffer, arrays)
+        return core.sample(front[0], table, not replace, most, seconds, exponent, of_buffer, arrays, goals, sequence)
 
-    drawn = _endless_waits.draw(draw, owner, timeout)
-    return SequenceBatch._of(_data(drawn, data, arrays, out), drawn, spec.has_discount)
-
-
-def _threads(threads: int) -> int:
-    return 1 if threads == 1 else positive("threads", threads, _MAX_THREADS)
-
-
-def _data(drawn: _core.ReplayBatch, data: _rows.Rows, arrays: list[Any] | None, out: Any) -> Any:
+    drawn = _endless_waits.draw(draw, buffer._owner, timeout)
     if arrays is None:
-        return drawn.data()
-    return _rows.map_leaves(data.skeleton, arrays) if isinstance(out, str) else out
+        out = drawn.data()
+    elif isinstance(out, str):
+        out = _rows.map_leaves(data.skeleton, arrays)
+    return cls._of(out, drawn, buffer._spec.has_discount)

@@ -135,26 +135,21 @@ Status Buffer::check_options(const Spec& spec, const BufferSize& sizes) const {
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
   if (sizes.chunk != 0) others.compare("chunk", is.rows_per_chunk, asked->rows_per_chunk);
-  // Compares a member whose value has no short text for the error. Puts the given value into a copy of the
+  // Compares members whose values have no short text for the error. Puts the given values into a copy of the
   // specification, and compares the notes of both.
-  const auto compare = [&](const char* option, auto part) {
+  const auto compare = [&](const char* option, auto... parts) {
     Spec changed = spec_;
-    changed.*part = spec.*part;
-    if (pack(changed) != pack(spec_)) others.compare(option, std::string("of the existing buffer"), "that given");
+    ((changed.*parts = spec.*parts), ...);
+    if (pack(changed) != pack(spec_)) others.compare(option, std::string("of the existing buffer"), "those given");
+    return pack(changed) == pack(spec_);
   };
-  const bool same_rows = spec_.row == spec.row && spec_.leaves == spec.leaves;
-  if (!same_rows) others.compare("columns", std::string("of the existing buffer"), "those given");
   others.compare("n_step", spec_.n_step, spec.n_step);
   others.compare("gamma", std::to_string(spec_.gamma), std::to_string(spec.gamma));
-  if (same_rows) {
+  if (compare("columns", &Spec::row, &Spec::leaves)) {
     compare("next", &Spec::next);
     compare("stack", &Spec::stack);
     compare("reward", &Spec::reward);
-    compare("done", &Spec::done);
-    const bool same_ends = spec_.terminated == spec.terminated && spec_.truncated == spec.truncated &&
-                           spec_.ends_unknown == spec.ends_unknown;
-    if (spec_.done == spec.done && !same_ends)
-      others.compare("done", std::string("of the existing buffer"), "that given");
+    compare("done", &Spec::done, &Spec::terminated, &Spec::truncated, &Spec::ends_unknown);
   }
   others.compare_flags("stack_repeats_first", spec_.repeats_first, spec.repeats_first);
   compare("samplers", &Spec::samplers);

@@ -108,7 +108,7 @@ def test_exist_ok_refuses_another_kind(name, kind):
         (
             "ReplayBuffer",
             {"sampling": shmtree.replay.Sampling(shmtree.replay.Fifo())},
-            "samplers of the existing buffer, not that given",
+            "samplers of the existing buffer, not those given",
         ),
         ("SharedArray", {"shape": (4,), "dtype": "f8"}, r"shape (3,), not (4,), dtype float32, not float64"),
         ("Service", {"capacity": 3}, "capacity 1024, not 3"),
