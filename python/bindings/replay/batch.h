@@ -25,8 +25,8 @@ class __attribute__((visibility("hidden"))) ReplayBatch {  // like the types of 
   pybind11::object weight() const;
   pybind11::object probability() const;
   pybind11::object priority() const;
-  pybind11::object mask() const { return number_array(batch_.mask().data(), NPY_BOOL); }     // for sequences
-  pybind11::object goals() const;  // None without hindsight
+  pybind11::object mask() const { return number_array(batch_.mask().data(), NPY_BOOL); }  // for sequences
+  pybind11::object goals() const;                                                         // None without hindsight
   // See replay::Batch::set_rewards(). Takes arrays of float64, and of bool or None.
   void set_rewards(pybind11::handle rewards, pybind11::handle terminated) const;
   // Returns an output that follows those of the data.

@@ -25,7 +25,7 @@ class Hindsight:
     """Replaces the desired goals of some sampled rows by goals that their episodes achieved (HER).
 
     The method is that of M. Andrychowicz et al., "Hindsight Experience Replay", NeurIPS 2017. A row is relabelled with
-    the probability k / (k + 1): its desired goal, in ``data`` and in ``data["next"]``, becomes the goal that a row of
+    the probability k / (k + 1). Its desired goal, in ``data`` and in ``data["next"]``, becomes the goal that a row of
     its episode achieved, and `reward` computes its reward. The goal that a row achieved is the achieved goal of the
     observation after it. Therefore the buffer needs `Episodes.next` with the key of the achieved goal.
 
@@ -34,11 +34,10 @@ class Hindsight:
 
     Attributes:
         reward: Function ``reward(achieved, desired, rows)``, such as ``compute_reward`` of a Gymnasium environment with
-            goals. `achieved` and `desired` are arrays of shape (m, ...) with the goals of the m relabelled rows, and
-            `rows` is a copy of their `Batch.data`, with the new goals, for rewards that need more. The function returns
-            the m rewards, or a pair of the rewards and a mask of shape (m,) that is true where the goal ends the
-            episode. The mask sets `Batch.discount`, and ``terminated`` (or ``done``) in the data. Without a mask, these
-            stay as they are.
+            goals. `achieved` and `desired` are arrays of shape (m, ...) with the goals of the m relabelled rows. `rows`
+            is a copy of their `Batch.data`, with the new goals. The function returns the m rewards, or a pair of the
+            rewards and a mask of shape (m,) that is true where the goal ends the episode. The mask sets
+            `Batch.discount`, and ``terminated`` (or ``done``) in the data. Without a mask, these stay as they are.
         strategy: Rows of the episode from which the goal is chosen, all with the same probability: "future" for the row
             itself and those after it, "final" for the last one, "episode" for all.
         k: Number of relabelled rows for each row that keeps its goal, on average.

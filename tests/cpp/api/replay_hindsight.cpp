@@ -47,7 +47,7 @@ void ignore(ReplayRelabelled&) {}
 
 }  // namespace
 
-TEST_CASE("hindsight replaces goals, rewards, discounts and terminations") {
+TEST_CASE("hindsight replaces goals and rewards") {
   const ReplayBuffer buffer = make_replay(steps());
   const ReplayWriter writer = buffer.writer().value();
   for (int episode = 0; episode < 3; ++episode) add_episode(writer, 100 * episode, 20);

@@ -124,7 +124,7 @@ def test_k_rows_are_relabelled_for_each_row_with_its_own_goal(k):
     assert abs((batch.goal_index >= 0).mean() - share) <= 8 * np.sqrt(share * (1 - share) / 20_000)
 
 
-def test_unfinished_episode_counts_up_to_its_last_row_that_can_be_sampled():
+def test_unfinished_episode_counts_up_to_its_last_row():
     buffer = buffer_of()
     with buffer.writer() as writer:
         add_episode(writer, 0, 10, end=None)
