@@ -306,7 +306,7 @@ class ReplayBuffer:
             batch = buffer.sample(256, timeout=60)
             loss = train(batch.data["obs"], batch.data["reward"], batch.weight)
         """
-        terms = _sampling.Terms(replace, out, threads, beta, weights, timeout)
+        terms = (replace, out, threads, beta, weights, timeout)
         return _sampling.sample(self, n, sampler, hindsight, terms)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
@@ -349,7 +349,7 @@ class ReplayBuffer:
             ValueError: The buffer does not know where episodes end: its rows have no key ``terminated``, ``truncated``
                 or ``done``, and it was not made with ``Episodes(done=None)``.
         """
-        terms = _sampling.Terms(replace, out, threads, beta, weights, timeout)
+        terms = (replace, out, threads, beta, weights, timeout)
         return _sampling.sample_sequences(self, n, length, stride, partial, sampler, terms)
 
     def stats(self) -> ReplayStats:

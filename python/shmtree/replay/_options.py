@@ -60,11 +60,11 @@ class Episodes:
         n_step: Number of rewards that are summed in a batch, from 1 to 1024; later ones are multiplied by `gamma`,
             `gamma` squared, and so on. The sum stops at the end of the episode.
         gamma: Discount factor per row.
-        stack: Number of stacked frames per key of a row, from 1 to 1024. The last frame is the row's own; the frames
-            before it come from earlier rows of the episode.
+        stack: Number of stacked frames, from 1 to 1024, per key of a row, or path such as "obs/image". The last frame
+            is the row's own; the frames before it come from earlier rows of the episode.
         stack_padding: Frames before the first one of an episode: "zeros", or the "first" frame.
-        reward: Key of the rewards that `n_step` sums.
-        done: Key of a row that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
+        reward: Key or path of the rewards that `n_step` sums.
+        done: Key or path that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
             ``terminated`` ends the episode, and its `Batch.discount` is 0. A true ``truncated`` ends it as well; with
             `next`, the row needs the observation after it (`final`), and its value counts. If rows have all three keys,
             `done` must be true exactly where one of the others is; otherwise `add` raises a ValueError with the row and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from .._ipc.arguments import one_of
@@ -19,15 +19,9 @@ _B = TypeVar("_B", bound=Batch)
 _MAX_SAMPLED, _MAX_THREADS, _MAX_STRIDE = 1 << 31, 1024, 1 << 32
 
 
-class Terms(NamedTuple):
-    """Arguments of one sample that `ReplayBuffer.sample` and `sample_sequences` have in common."""
-
-    replace: bool
-    out: Any
-    threads: int
-    beta: float | None
-    weights: str
-    timeout: float | None
+#: Arguments that `ReplayBuffer.sample` and `sample_sequences` have in common: replace, out, threads, beta, weights and
+#: timeout.
+Terms = tuple[bool, Any, int, float | None, str, float | None]
 
 
 def sample(

@@ -71,13 +71,10 @@ class Spec:
     def data(self) -> Rows:
         """Returns the structure of a batch, and the dtype and shape per row of each of its arrays."""
         skeleton, leaves = self.rows.skeleton, [self._sampled(leaf) for leaf in range(len(self.rows.leaves))]
-        if self.core.next:
-            first = len(leaves)
-            successors = _only(
-                skeleton, dict(zip(self.core.next, range(first, first + len(self.core.next)), strict=True))
-            )
-            skeleton = {**skeleton, _KEY_OF_NEXT: successors}
-            leaves += [self._sampled(leaf) for leaf in self.core.next]
+        if next := self.core.next:
+            numbers = {leaf: len(leaves) + number for number, leaf in enumerate(next)}
+            skeleton = {**skeleton, _KEY_OF_NEXT: _only(skeleton, numbers)}
+            leaves += [self._sampled(leaf) for leaf in next]
         return Rows(skeleton, tuple(leaves))
 
     def finals(self) -> Rows | None:

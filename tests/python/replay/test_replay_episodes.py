@@ -147,6 +147,18 @@ def test_nested_columns_have_successors_and_stacks():
     assert (data["obs"]["b"][0][:, 1, 0] == data["act"]).all()
 
 
+def test_options_take_paths_of_nested_columns():
+    example = {"obs": {"a": 0.0, "b": 0.0}, "step": {"reward": 0.0, "over": False}}
+    episodes = Episodes(n_step=2, gamma=1.0, stack={"obs/a": 3}, reward="step/reward", done="step/over")
+    buffer = ReplayBuffer(64, example=example, episodes=episodes)
+    for number in range(4):
+        row = {"obs": {"a": float(number), "b": float(number)}, "step": {"reward": 1.0, "over": number == 3}}
+        buffer.add(row)
+    data = buffer.sample(100).data
+    assert (data["obs"]["a"].shape, data["obs"]["b"].shape) == ((100, 3), (100,))
+    assert (data["step"]["reward"] == np.where(data["obs"]["b"] == 3, 1, 2)).all()
+
+
 def test_a_batch_without_successors_has_no_discount():
     buffer = buffer_with()
     buffer.add(row(1))
