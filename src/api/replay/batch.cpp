@@ -10,8 +10,15 @@ using replay::SpecLeaf;
 
 namespace api {
 
+std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape, std::uint64_t item_bytes) {
+  std::vector<std::int64_t> strides(shape.size());
+  auto stride = static_cast<std::int64_t>(item_bytes);
+  for (std::size_t k = shape.size(); k-- > 0; stride *= shape[k]) strides[k] = stride;
+  return strides;
+}
+
 // Computes what C++ programs get in addition to the batch: priorities, ages, shapes, strides, and default weights and
-// probabilities. Strides are in bytes and in C order, as in NumPy.
+// probabilities.
 void ReplayBatchState::describe() {
   const std::size_t rows = batch.terms().all_rows();
   priorities.resize(rows);
@@ -24,9 +31,7 @@ void ReplayBatchState::describe() {
   const replay::Spec& spec = core->buffer->spec();
   for (std::size_t i = 0; i < spec.data_outputs(); ++i) {
     const std::vector<std::int64_t>& shape = shapes.emplace_back(shape_of_output(spec, i, batch.terms()));
-    auto stride = static_cast<std::int64_t>(spec.output(i).item_bytes);
-    std::vector<std::int64_t>& steps = strides.emplace_back(shape.size());
-    for (std::size_t k = shape.size(); k-- > 0; stride *= shape[k]) steps[k] = stride;
+    strides.push_back(strides_of(shape, spec.output(i).item_bytes));
   }
 }
 

@@ -17,9 +17,7 @@ struct Goals {
   Goals(const replay::SpecLeaf& leaf, std::span<const std::size_t> rows, const std::byte* data)
       : shape{static_cast<std::int64_t>(rows.size())}, bytes(rows.size() * leaf.bytes()) {
     shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
-    strides.resize(shape.size());
-    auto stride = static_cast<std::int64_t>(leaf.item_bytes);
-    for (std::size_t k = shape.size(); k-- > 0; stride *= shape[k]) strides[k] = stride;
+    strides = strides_of(shape, leaf.item_bytes);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::memcpy(bytes.data() + i * leaf.bytes(), data + rows[i] * leaf.bytes(), leaf.bytes());
     }

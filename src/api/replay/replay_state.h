@@ -129,6 +129,8 @@ std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t 
 Result<replay::Hindsight> hindsight_of(const replay::Spec& spec, const ReplayHindsight& how);
 // Calls the reward function. Its exceptions pass through.
 void set_rewards(const ReplayBatchState& state, const ReplayHindsight& how);
+// Returns the strides of an array in C order, in bytes as in NumPy.
+std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape, std::uint64_t item_bytes);
 Error other_dtype(std::string_view path, std::string_view dtype);
 
 // Ends the waits of a call before its deadline: the object was closed, or a stop was requested. A stop request during
