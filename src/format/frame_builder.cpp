@@ -137,7 +137,7 @@ Status FrameBuilder::finish() noexcept {
     for (std::size_t i = 0; i < buffers_.size(); ++i) buffer_sizes_.push(buffers_.bytes_of(i));
     lost = buffers_.failed() | int{views_.failed()} | int{descriptors_.failed()} | int{buffer_sizes_.failed()};
   }
-  return lost != 0 ? no_memory_to_describe() : encode();
+  return lost != 0 ? no_memory_to_describe() : measure();
 }
 
 // Writes the final descriptors (flags and buffer), and appends to `views_` the offsets and strides that are needed
@@ -183,7 +183,7 @@ FrameColumns FrameBuilder::frame_columns() const noexcept {
   });
 }
 
-Status FrameBuilder::encode() noexcept {
+Status FrameBuilder::measure() noexcept {
   const FrameColumns columns = frame_columns();
   const MetadataSize size = measure_metadata(columns);
   if (size.longest > kMaxColumnCount || size.words * 8 > kMaxMetadataBytes) {
@@ -198,17 +198,14 @@ Status FrameBuilder::encode() noexcept {
     return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
   }
   SHMTREE_DCHECK(sizeof(FrameHeader) + metadata_bytes_ + buffers_.bytes() <= total_bytes_);
-  metadata_.clear();
-  std::uint64_t* words = metadata_.extend(size.words);
-  if (words == nullptr) return no_memory_to_describe();
-  format::write_metadata(std::span(words, size.words), columns);
   return success();
 }
 
 void FrameBuilder::write_metadata(std::byte* out) const noexcept {
   SHMTREE_DCHECK(sizeof(FrameHeader) + metadata_bytes_ <= total_bytes_);
   write_header(out, metadata_bytes_, total_bytes_);
-  std::memcpy(out + sizeof(FrameHeader), metadata_.data(), metadata_bytes_);
+  format::write_metadata({reinterpret_cast<std::uint64_t*>(out + sizeof(FrameHeader)), metadata_bytes_ / kWordBytes},
+                         frame_columns());
 }
 
 void FrameBuilder::copy_buffers(std::byte* out) const noexcept {

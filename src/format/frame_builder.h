@@ -4,7 +4,7 @@
 //   builder.add_kind(Kind::kStrDict);  builder.add_length(1);
 //   builder.add_name("reward");
 //   builder.add_kind(Kind::kFloat);    builder.add_float(1.0);
-//   Status status = builder.finish();              // encodes the metadata; total_bytes() is known from here on
+//   Status status = builder.finish();              // places the buffers; total_bytes() is known from here on
 //   builder.write_metadata(out);                   // microseconds at most, for any size of the buffers
 //   builder.copy_buffers(out);                     // reads only the added memory, so it needs no interpreter lock
 //
@@ -64,7 +64,7 @@ class FrameBuilder : public NodeColumns {
   Mark mark() const noexcept { return {NodeColumns::mark(), sources_.mark(), arrays_.size(), externals_.size()}; }
   void rewind(const Mark& mark) noexcept;
 
-  // Assigns offsets and encodes the metadata. Call once, after the last node; the functions below are valid only
+  // Assigns offsets and measures the metadata. Call once, after the last node; the functions below are valid only
   // afterwards. Fails with kMessageTooLarge if a frame cannot hold the message, or kOutOfSharedMemory if there is no
   // memory for the columns.
   Status finish() noexcept;
@@ -75,7 +75,7 @@ class FrameBuilder : public NodeColumns {
   std::uint64_t buffer_bytes() const noexcept { return buffers_.bytes(); }
   std::size_t buffer_count() const noexcept { return buffers_.size(); }
 
-  // `out` has total_bytes() bytes. Writes header and metadata (metadata_bytes() + 16 bytes).
+  // `out` has total_bytes() bytes, and is aligned to 8. Writes header and metadata (metadata_bytes() + 16 bytes).
   void write_metadata(std::byte* out) const noexcept;
   // Writes the rest of the frame, including padding. Accesses only the added memory and `out`, not the columns.
   void copy_buffers(std::byte* out) const noexcept;
@@ -95,7 +95,7 @@ class FrameBuilder : public NodeColumns {
   void add_strided(const ArraySource& source, std::uint64_t item, ArrayRecord& record) noexcept;
   int failed() const noexcept;
   void describe_arrays() noexcept;
-  Status encode() noexcept;
+  Status measure() noexcept;
   FrameColumns frame_columns() const noexcept;
 
   Column<ArrayRecord> arrays_;
@@ -105,9 +105,6 @@ class FrameBuilder : public NodeColumns {
   BufferLayout buffers_;
   Column<ArrayDescriptor> descriptors_;
   Column<std::uint64_t> buffer_sizes_;
-  // Encoded in private memory: Cap'n Proto's builder follows the pointers that it has written, so other processes must
-  // not be able to change them.
-  Column<std::uint64_t> metadata_;
   Column<std::int64_t> views_;
   std::uint64_t total_bytes_ = 0;
   std::size_t metadata_bytes_ = 0;

@@ -14,8 +14,7 @@ namespace shmtree::format {
 
 // Working memory of a reader. Its thread keeps it for the next reader.
 struct FrameReader::Scratch {
-  std::vector<std::uint64_t> words;  // private copy of the metadata
-  MetadataScratch metadata;
+  std::vector<std::uint64_t> words;     // private copy of the metadata
   std::vector<std::string_view> names;  // names read so far
   std::vector<std::uint64_t> buffer_offsets;
 };
@@ -183,7 +182,7 @@ Status FrameReader::load_flat(std::span<const std::byte> frame) {
 
 Status FrameReader::load_columns() {
   FrameColumns read;
-  Status status = read_metadata(std::span(scratch_->words).first(metadata_bytes_ / 8), scratch_->metadata, read);
+  Status status = read_metadata(std::span(scratch_->words).first(metadata_bytes_ / 8), read);
   if (!status) return status;
   set_columns(read);
   if (columns().kinds.is_over()) return corrupt("it has no node");

@@ -3,8 +3,11 @@
 #include <capnp/any.h>
 #include <capnp/message.h>
 
+#include <cstddef>
+#include <utility>
+
+#include "format/metadata_layout.h"
 #include "format/node_cursor.h"
-#include "schema/shmtree.capnp.h"
 
 namespace shmtree::format {
 
@@ -54,51 +57,28 @@ void set_words(std::span<const T>& column, ::capnp::AnyList::Reader list) {
   column = {reinterpret_cast<const T*>(list.getRawBytes().begin()), list.size()};
 }
 
-// Checks that a list has structs of exactly the size in this schema. Cap'n Proto also reads smaller ones, with zeros
-// for what they lack; a few bytes could then stand for millions of structs.
-template <class Struct>
-void check_structs(::capnp::AnyList::Reader list) {
+// Cap'n Proto also accepts smaller structs, with zeros for what they lack; a few bytes could then stand for millions of
+// structs. The tag, which says what the structs have, precedes the first one.
+template <class T>
+void set_structs(std::span<const T>& column, ::capnp::AnyList::Reader list) {
   if (list.size() == 0) return;
-  const std::size_t wanted = std::size_t{list.size()} * ::capnp::sizeInWords<Struct>() * sizeof(::capnp::word);
-  if (list.getElementSize() != ::capnp::ElementSize::INLINE_COMPOSITE || list.getRawBytes().size() != wanted) {
-    throw Malformed();
-  }
-}
-
-void read_arrays(schema::Arrays::Reader from, MetadataScratch& scratch, FrameColumns& columns) {
-  const auto arrays = from.getArrays();
-  check_structs<schema::Array>(arrays);
-  scratch.arrays.reserve(arrays.size());
-  for (const schema::Array::Reader array : arrays) {
-    scratch.arrays.push_back({array.getDtype(), array.getFlags(), array.getNdim(), array.getBuffer()});
-  }
-  columns.arrays = scratch.arrays;
-  set_words(columns.buffers, from.getBuffers());
-  set_words(columns.views, from.getViews());
-  const auto externals = from.getExternals();
-  check_structs<schema::External>(externals);
-  scratch.externals.reserve(externals.size());
-  for (const schema::External::Reader external : externals) {
-    scratch.externals.push_back({external.getReference(), external.getOffset(), external.getBytes()});
-  }
-  columns.externals = scratch.externals;
+  if (list.getElementSize() != ::capnp::ElementSize::INLINE_COMPOSITE) throw Malformed();
+  const auto* first = reinterpret_cast<const std::uint64_t*>(list.getRawBytes().begin());
+  if (first[-1] != tag_of<T>(list.size())) throw Malformed();
+  column = {reinterpret_cast<const T*>(first), list.size()};
 }
 
 // Returns true if the struct has nothing that this version of the schema does not know.
 template <class Struct>
 bool is_known(::capnp::AnyStruct::Reader any) {
   static_assert(::capnp::_::structSize<Struct>().data == 0 * ::capnp::WORDS);
-  return any.getDataSection().size() == 0 && any.getPointerSection().size() <= ::capnp::sizeInWords<Struct>();
+  return any.getDataSection().size() == 0 && any.getPointerSection().size() <= kPointers<Struct>;
 }
 
-}  // namespace
-
-// KJ requires this callback on the stack. AddressSanitizer would move it to its fake stack on the heap.
-[[gnu::no_sanitize_address]] Status read_metadata(std::span<const std::uint64_t> words, MetadataScratch& scratch,
-                                                  FrameColumns& columns) try {
-  columns = {};
-  scratch.arrays.clear();
-  scratch.externals.clear();
+// Reads messages of other writers, and refuses malformed ones. KJ requires the callback on the stack. AddressSanitizer
+// would move it to its fake stack on the heap.
+[[gnu::no_sanitize_address, gnu::noinline]] Status read_any_order(std::span<const std::uint64_t> words,
+                                                                  FrameColumns& columns) try {
   const ThrowMalformed callback;
   OneSegmentReader message(words);
   const auto root = message.getRoot<::capnp::AnyStruct>();
@@ -112,10 +92,70 @@ bool is_known(::capnp::AnyStruct::Reader any) {
   if (!frame.hasArrays()) return success();
   const schema::Arrays::Reader arrays = frame.getArrays();
   if (!is_known<schema::Arrays>(arrays)) return corrupt("it has columns that this version does not know");
-  read_arrays(arrays, scratch, columns);
+  set_structs(columns.arrays, arrays.getArrays());
+  set_words(columns.buffers, arrays.getBuffers());
+  set_words(columns.views, arrays.getViews());
+  set_structs(columns.externals, arrays.getExternals());
   return success();
 } catch (const Malformed&) {
   return corrupt("its metadata is not a valid Cap'n Proto message of schema/shmtree.capnp");
+}
+
+// Reads what write_metadata() writes, without the library: every pointer has the only value that is possible there.
+class WrittenOrder {
+ public:
+  explicit WrittenOrder(std::span<const std::uint64_t> words) noexcept
+      : at_(words.data()), end_(words.data() + words.size()) {}
+
+  // Returns false if the message is in another order, or malformed.
+  bool read(FrameColumns& columns) noexcept {
+    if (at_ == end_) return false;
+    const std::uint64_t* pointer = pointers(at_++, kPointers<schema::Frame>);
+    const auto set = [&](auto&... column) { return (this->set(pointer++, column) && ...); };
+    if (pointer == nullptr || !with_frame(columns, set)) return false;
+    if (*pointer == 0) return at_ == end_;
+    pointer = pointers(pointer, kPointers<schema::Arrays>);
+    return pointer != nullptr && with_arrays(columns, set) && at_ == end_;
+  }
+
+ private:
+  // Returns the pointers of a struct, or null.
+  const std::uint64_t* pointers(const std::uint64_t* pointer, std::size_t count) noexcept {
+    if (*pointer != struct_pointer(offset_from(pointer), 0, count) || !has(count)) return nullptr;
+    return std::exchange(at_, at_ + count);
+  }
+  template <class T>
+  bool set(const std::uint64_t* pointer, std::span<const T>& values) noexcept {
+    if (*pointer == 0) return true;
+    std::uint64_t count = *pointer >> 35;
+    std::uint64_t words = (count * sizeof(T) + 7) / 8;
+    if constexpr (kStructWords<T> != 0) words = count, count /= kStructWords<T>;
+    if (*pointer != list_pointer<T>(offset_from(pointer), count)) return false;
+    if constexpr (kStructWords<T> != 0) {
+      if (!has(1) || *at_++ != tag_of<T>(count)) return false;
+    }
+    if (!has(words)) return false;
+    values = {reinterpret_cast<const T*>(at_), static_cast<std::size_t>(count)};
+    at_ += words;
+    return true;
+  }
+  bool has(std::uint64_t words) const noexcept { return words <= static_cast<std::uint64_t>(end_ - at_); }
+  std::uint64_t offset_from(const std::uint64_t* pointer) const noexcept {
+    return static_cast<std::uint64_t>(at_ - pointer - 1);
+  }
+
+  const std::uint64_t* at_;
+  const std::uint64_t* end_;
+};
+
+}  // namespace
+
+Status read_metadata(std::span<const std::uint64_t> words, FrameColumns& columns) {
+  columns = {};
+  if (WrittenOrder(words).read(columns)) [[likely]]
+    return success();
+  columns = {};
+  return read_any_order(words, columns);
 }
 
 }  // namespace shmtree::format

@@ -1,4 +1,4 @@
-// Encodes the metadata of a frame with Cap'n Proto's library.
+// Encodes the metadata of a frame as a Cap'n Proto message, with the columns in one order (metadata_layout.h).
 // Thread safety: all functions are thread-safe.
 #pragma once
 
@@ -17,7 +17,7 @@ struct MetadataSize {
 MetadataSize measure_metadata(const FrameColumns& columns) noexcept;
 
 // Writes the message to `out`, which has as many words as measure_metadata() returns for these columns. `kinds` must
-// not be empty. No other process may have access to `out`: the library reads back the pointers that it has written.
+// not be empty. Reads nothing of `out`, so other processes may have access to it.
 void write_metadata(std::span<std::uint64_t> out, const FrameColumns& columns) noexcept;
 
 }  // namespace shmtree::format

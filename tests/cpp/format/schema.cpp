@@ -95,14 +95,13 @@ bool agree(const format::FrameColumns& ours, schema::Frame::Reader theirs) {
 }
 
 // Returns what read_metadata() finds in the message, or nothing if it refuses the message.
-std::optional<format::FrameColumns> columns_of(const Words& words, format::MetadataScratch& scratch) {
+std::optional<format::FrameColumns> columns_of(const Words& words) {
   format::FrameColumns columns;
-  if (!format::read_metadata(words, scratch, columns)) return std::nullopt;
+  if (!format::read_metadata(words, columns)) return std::nullopt;
   return columns;
 }
 bool is_refused(const Words& words) {
-  format::MetadataScratch scratch;
-  return !columns_of(words, scratch);
+  return !columns_of(words);
 }
 
 Words everything() {
@@ -176,8 +175,7 @@ TEST_CASE("metadata is byte-identical to that of the capnp builder") {
 // guarantee: capnp-tools
 TEST_CASE("a plain reader of Cap'n Proto finds the same columns") {
   const Words words = everything();
-  format::MetadataScratch scratch;
-  const format::FrameColumns ours = columns_of(words, scratch).value();
+  const format::FrameColumns ours = columns_of(words).value();
   CHECK(!ours.kinds.empty());
   CHECK(!ours.externals.empty());
   bool same = false;
@@ -213,12 +211,11 @@ TEST_CASE("accepted metadata reads the same with the capnp library") {
   std::mt19937_64 random(15);
   std::size_t accepted = 0;
   std::size_t refused = 0;
-  format::MetadataScratch scratch;
   for (std::size_t at = 0; at < whole.size(); ++at) {
     for (int round = 0; round < 80; ++round) {
       Words words = whole;
       words[at] = round < 64 ? words[at] ^ std::uint64_t{1} << round : random() >> random() % 64;
-      const auto ours = columns_of(words, scratch);
+      const auto ours = columns_of(words);
       if (!ours) {
         ++refused;
         continue;

@@ -72,13 +72,12 @@ void print(const FrameColumns& columns) {
 }  // namespace
 
 int main() {
-  MetadataScratch scratch;
   std::vector<std::uint64_t> words;
   for (std::uint64_t bytes = 0; std::fread(&bytes, sizeof bytes, 1, stdin) == 1;) {
     words.resize(bytes / sizeof(std::uint64_t));
     if (std::fread(words.data(), sizeof(std::uint64_t), words.size(), stdin) != words.size()) return 1;
     FrameColumns columns;
-    const auto read = read_metadata(words, scratch, columns);
+    const auto read = read_metadata(words, columns);
     if (read.ok()) {
       print(columns);
     } else {
