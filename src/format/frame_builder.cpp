@@ -1,6 +1,6 @@
 #include "format/frame_builder.h"
 
-#include <cstring>
+#include <bit>
 
 #include "format/metadata_writer.h"
 #include "platform/dcheck.h"
@@ -203,6 +203,7 @@ Status FrameBuilder::measure() noexcept {
 
 void FrameBuilder::write_metadata(std::byte* out) const noexcept {
   SHMTREE_DCHECK(sizeof(FrameHeader) + metadata_bytes_ <= total_bytes_);
+  SHMTREE_DCHECK(std::bit_cast<std::uintptr_t>(out) % kWordBytes == 0);
   write_header(out, metadata_bytes_, total_bytes_);
   format::write_metadata({reinterpret_cast<std::uint64_t*>(out + sizeof(FrameHeader)), metadata_bytes_ / kWordBytes},
                          frame_columns());

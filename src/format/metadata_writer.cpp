@@ -12,21 +12,12 @@ namespace shmtree::format {
 
 namespace {
 
-// Adds up the words of columns.
-class Measure {
- public:
-  template <class T>
-  void column(std::span<const T> values) noexcept {
-    size_.longest = std::max<std::uint64_t>(size_.longest, values.size());
-    size_.words += (values.size_bytes() + 7) / 8;
-    if (kStructWords<T> != 0 && !values.empty()) ++size_.words;  // tag
-  }
-  void pointers(std::size_t count) noexcept { size_.words += count; }
-  const MetadataSize& size() const noexcept { return size_; }
-
- private:
-  MetadataSize size_{.words = 1, .longest = 0};  // pointer to the root
-};
+template <class T>
+void add_column(MetadataSize& size, std::span<const T> values) noexcept {
+  size.longest = std::max<std::uint64_t>(size.longest, values.size());
+  size.words += (values.size_bytes() + 7) / 8;
+  if (kStructWords<T> != 0 && !values.empty()) ++size.words;  // tag
+}
 
 bool has_arrays(const FrameColumns& columns) noexcept {
   return with_arrays(columns, [](const auto&... column) { return (!column.empty() || ...); });
@@ -68,10 +59,10 @@ class Writer {
     if (values.empty()) return;
     *pointer = list_pointer<T>(offset_from(pointer), values.size());
     if constexpr (kStructWords<T> != 0) *end_++ = tag_of<T>(values.size());
-    std::uint64_t* const begin = end_;
-    end_ += (values.size_bytes() + 7) / 8;
-    end_[-1] = 0;  // the padding
-    copy_elements(begin, values);
+    const std::size_t words = (values.size_bytes() + 7) / 8;
+    end_[words - 1] = 0;  // the padding
+    copy_elements(end_, values);
+    end_ += words;
   }
   const std::uint64_t* end() const noexcept { return end_; }
 
@@ -85,15 +76,12 @@ class Writer {
 }  // namespace
 
 MetadataSize measure_metadata(const FrameColumns& columns) noexcept {
-  Measure measure;
-  const auto add = [&measure](const auto&... column) { (measure.column(column), ...); };
-  measure.pointers(kPointers<schema::Frame>);
+  MetadataSize size{.words = 1 + kPointers<schema::Frame>, .longest = 0};
+  const auto add = [&size](const auto&... column) { (add_column(size, column), ...); };
   with_frame(columns, add);
-  if (has_arrays(columns)) {
-    measure.pointers(kPointers<schema::Arrays>);
-    with_arrays(columns, add);
-  }
-  return measure.size();
+  with_arrays(columns, add);
+  if (has_arrays(columns)) size.words += kPointers<schema::Arrays>;
+  return size;
 }
 
 void write_metadata(std::span<std::uint64_t> out, const FrameColumns& columns) noexcept {

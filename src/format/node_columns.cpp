@@ -7,10 +7,10 @@
 
 namespace shmtree::format {
 
-namespace {
-
 // A fast hash of the length and the first and last bytes. It is weak, but separates the keys of one program well.
-std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
+std::uint8_t NodeColumns::hash_of_name(std::string_view name) noexcept {
+  const char* const text = name.data();
+  const std::size_t bytes = name.size();
   std::uint64_t head = 0;
   std::uint64_t tail = 0;
   if (bytes >= 8) {
@@ -24,10 +24,8 @@ std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
     tail = static_cast<std::uint64_t>(static_cast<std::uint8_t>(text[bytes / 2])) << 8 |
            static_cast<std::uint8_t>(text[bytes - 1]);
   }
-  return platform::mixed(head ^ std::rotl(tail, 29) ^ bytes) >> 56;
+  return static_cast<std::uint8_t>(platform::mixed(head ^ std::rotl(tail, 29) ^ bytes) >> 56);
 }
-
-}  // namespace
 
 void NodeColumns::add_reference(std::size_t position) noexcept {
   if (position >= kinds()) return;  // memory ran out; finish() reports it
@@ -36,27 +34,12 @@ void NodeColumns::add_reference(std::size_t position) noexcept {
 }
 
 std::uint32_t NodeColumns::add_name(std::string_view name) noexcept {
-  std::uint32_t& cached = name_cache_[hash_name(name.data(), name.size())];
-  if (cached < names_.size() && !text_.failed()) {
-    const NameRef earlier = names_[cached];
-    if (earlier.bytes == name.size() && std::memcmp(text_.data() + earlier.offset, name.data(), name.size()) == 0) {
-      add_known_name(cached);
-      return cached;
-    }
-  }
-  cached = static_cast<std::uint32_t>(names_.size());
-  if (name.size() < kLengthEscape) [[likely]] {
-    if (std::uint8_t* lengths = lengths_.extend(2)) {
-      lengths[0] = 0;
-      lengths[1] = static_cast<std::uint8_t>(name.size());
-    }
-  } else {
-    add_length(0);
-    add_length(name.size());
-  }
-  names_.push({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size())});
-  text_.append(name.data(), name.size());
-  return cached;
+  return add_name(name, hash_of_name(name));
+}
+
+bool NodeColumns::is_name(std::uint32_t number, std::string_view name) const noexcept {
+  const NameRef& earlier = names_[number];
+  return !text_.failed() && std::string_view(text_.data() + earlier.offset, earlier.bytes) == name;
 }
 
 }  // namespace shmtree::format

@@ -43,6 +43,26 @@ class NodeColumns {
   // Appends the name of a key, field or class, or a dtype description (N), of at most kMaxNameBytes. Returns its number
   // among the names of this message. A repeated name usually takes one byte.
   std::uint32_t add_name(std::string_view name) noexcept;
+  // Does the same for a caller that remembers the hash_of_name().
+  [[gnu::always_inline]] std::uint32_t add_name(std::string_view name, std::uint8_t hash) noexcept {
+    std::uint32_t& latest = name_cache_[hash];
+    if (latest < names_.size() && is_name(latest, name)) {
+      add_known_name(latest);
+      return latest;
+    }
+    latest = static_cast<std::uint32_t>(names_.size());
+    if (std::uint8_t* lengths = name.size() < kLengthEscape ? lengths_.extend(2) : nullptr) [[likely]] {
+      lengths[0] = 0;
+      lengths[1] = static_cast<std::uint8_t>(name.size());
+    } else {
+      add_length(0);
+      add_length(name.size());
+    }
+    names_.push({static_cast<std::uint32_t>(text_.size()), static_cast<std::uint32_t>(name.size())});
+    text_.append(name.data(), name.size());
+    return latest;
+  }
+  static std::uint8_t hash_of_name(std::string_view name) noexcept;
   // Appends a name again, by the number that add_name() returned for it in this message.
   void add_known_name(std::uint32_t number) noexcept { add_length(std::uint64_t{number} + 1); }
   // All text added so far, including names and bytes. Valid until the next call.
@@ -115,6 +135,7 @@ class NodeColumns {
     std::uint32_t offset;  // in text_
     std::uint32_t bytes;
   };
+  bool is_name(std::uint32_t number, std::string_view name) const noexcept;
 
   Column<std::uint8_t> kinds_;
   Column<std::uint8_t> lengths_;

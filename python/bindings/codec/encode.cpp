@@ -189,12 +189,30 @@ bool Encoder::bytearray_node(PyObject* value) {
   return true;
 }
 
-bool Encoder::try_name(PyObject* str) {
-  if (const std::uint32_t* number = session_.names().find(str)) {
-    out.add_known_name(*number);
+namespace {
+
+std::string_view text_of(PyObject* ascii) noexcept {
+  return {static_cast<const char*>(PyUnicode_DATA(ascii)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(ascii))};
+}
+
+}  // namespace
+
+// Appends the name of a key that an earlier message had, too. May return false for some of them.
+[[gnu::always_inline]] inline bool Encoder::known_name(PyObject* str) {
+  NameCache& names = session_.names();
+  NameCache::Entry* const entry = names.find(str);
+  if (!entry) return false;
+  if (names.is_in_message(*entry)) {
+    out.add_known_name(entry->number);
     return true;
   }
-  return new_name(str);
+  if (!PyUnicode_IS_ASCII(str)) return false;
+  names.enter(*entry, out.add_name(text_of(str), entry->hash));
+  return true;
+}
+
+bool Encoder::try_name(PyObject* str) {
+  return known_name(str) || new_name(str);
 }
 
 bool Encoder::new_name(PyObject* str) {
@@ -203,16 +221,17 @@ bool Encoder::new_name(PyObject* str) {
   if (Py_TYPE(str) != &PyUnicode_Type || !make_ready(str) || PyUnicode_GET_LENGTH(str) > kSurelyShort) {
     return false;
   }
-  std::uint32_t number = 0;
+  Ref bytes;
+  std::string_view text;
   if (PyUnicode_IS_ASCII(str)) [[likely]] {
-    number = out.add_name(
-        {static_cast<const char*>(PyUnicode_DATA(str)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(str))});
+    text = text_of(str);
   } else {
-    Ref bytes(PyUnicode_AsEncodedString(str, "utf-8", "surrogatepass"));
+    bytes = Ref(PyUnicode_AsEncodedString(str, "utf-8", "surrogatepass"));
     if (!bytes) return false;
-    number = out.add_name({PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get()))});
+    text = {PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get()))};
   }
-  session_.names().enter(str, number);
+  const std::uint8_t hash = format::NodeColumns::hash_of_name(text);
+  session_.names().enter(str, out.add_name(text, hash), hash);
   return true;
 }
 
@@ -254,7 +273,7 @@ bool Encoder::dict_node(PyObject* value) {
   out.begin_node(Kind::kStrDict, count);
   for (; more != 0; more = PyDict_Next(value, &position, &key, &item)) {
     if (sent == count) return changed_while_sent(value);
-    if (!try_name(key)) return unfit_key(value);
+    if (!known_name(key) && !new_name(key)) return unfit_key(value);
     if (!child(item)) return at_entry(value, sent);
     ++sent;
   }

@@ -55,30 +55,37 @@ class NameCache {
   ~NameCache() {
     for (Entry& entry : entries_) Py_XDECREF(entry.str);
   }
-  const std::uint32_t* find(const PyObject* str) const noexcept {
-    const Entry& entry = entries_[slot_of(str)];
-    return entry.str == str && entry.message == message_ ? &entry.number : nullptr;
+  struct Entry {
+    PyObject* str = nullptr;
+    std::uint64_t message = 0;  // the last message with this name
+    std::uint32_t number = 0;
+    std::uint8_t hash = 0;  // NodeColumns::hash_of_name(), which never changes
+  };
+  // Returns the entry of `str`, or null.
+  Entry* find(const PyObject* str) noexcept {
+    Entry& entry = entries_[slot_of(str)];
+    return entry.str == str ? &entry : nullptr;
+  }
+  bool is_in_message(const Entry& entry) const noexcept { return entry.message == message_; }
+  void enter(Entry& entry, std::uint32_t number) const noexcept {
+    entry.message = message_;
+    entry.number = number;
   }
   // `str` is an exact str. Long ones are not entered, since the cache would keep them alive.
-  void enter(PyObject* str, std::uint32_t number) noexcept {
+  void enter(PyObject* str, std::uint32_t number, std::uint8_t hash) noexcept {
     Entry& entry = entries_[slot_of(str)];
-    if (entry.str != str) [[unlikely]] {
+    if (entry.str != str) {
       if (PyUnicode_GET_LENGTH(str) > kLongestKept) return;
       Py_INCREF(str);
       Py_XDECREF(std::exchange(entry.str, str));
+      entry.hash = hash;
     }
-    entry.message = message_;
-    entry.number = number;
+    enter(entry, number);
   }
   void clear() noexcept { ++message_; }
 
  private:
   static constexpr Py_ssize_t kLongestKept = 256;
-  struct Entry {
-    PyObject* str = nullptr;
-    std::uint64_t message = 0;
-    std::uint32_t number = 0;
-  };
   static constexpr std::size_t kEntries = 128;
   static std::size_t slot_of(const PyObject* str) noexcept { return platform::slot_of_address<kEntries>(str); }
 

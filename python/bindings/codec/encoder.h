@@ -120,6 +120,7 @@ class Encoder {
   bool refer_to(PyObject* object, std::size_t number);
   [[gnu::noinline, gnu::cold]] bool at(Step::How how, Py_ssize_t number, PyObject* name = nullptr);
   bool too_deep();
+  bool known_name(PyObject* str);
   bool new_name(PyObject* str);
   bool unfit_key(PyObject* dict);
   // True if the program has registered a reducer for a class that has a native kind.

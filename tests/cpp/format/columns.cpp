@@ -1,6 +1,7 @@
 // A frame returns exactly the values that were written, column by column.
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "format/frame_reader.h"
 #include "support/catch2.h"
@@ -78,6 +79,26 @@ TEST_CASE("lengths of any size survive encoding") {
   FrameReader reader = FrameReader::open(frame).value();
   reader.next_kind();
   for (const std::uint64_t length : lengths) CHECK(reader.next_length() == length);
+  CHECK(reader.finish().ok());
+}
+
+TEST_CASE("names and strings of every length survive encoding") {
+  const std::string text = "abcdefghijklmnopqrstuvwxyz0123456789";
+  FrameBuilder builder;
+  builder.begin_node(Kind::kStrDict, text.size());
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    builder.add_name(text.substr(0, length));
+    builder.add_str_node(text.data(), length);
+  }
+  const Bytes frame = test::bytes_of(builder);
+  FrameReader reader = FrameReader::open(frame).value();
+  REQUIRE(reader.next_kind() == Kind::kStrDict);
+  REQUIRE(reader.next_count() == text.size());
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    CHECK(reader.next_name().text == text.substr(0, length));
+    CHECK(reader.next_kind() == Kind::kStr);
+    CHECK(reader.next_string() == text.substr(0, length));
+  }
   CHECK(reader.finish().ok());
 }
 
