@@ -7,6 +7,7 @@
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "format/flat.h"
 #include "format/grammar.h"
 #include "platform/text.h"
 
@@ -372,6 +373,7 @@ bool parse_copy_policy(PyObject* value, CopyPolicy* policy) {
 }
 
 PyObject* decode(std::span<const std::byte> frame, DecodeContext& context) {
+  if (const auto run = format::flat_run(frame)) return new_bytes(*run);
   format::FrameReader reader;
   const Status loaded = reader.load(frame);
   if (!loaded) return raise_from_frame(loaded.error());

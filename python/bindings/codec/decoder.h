@@ -199,6 +199,7 @@ constexpr std::uint64_t kItemsPerSignalCheck = 16'384;
 
 // Functions of kinds (kind_codec.h) that more than one file calls.
 PyObject* decode_str(Decoder& decoder, std::string_view text);
+PyObject* new_bytes(std::span<const std::byte> run);
 DecodeHandler decode_long_bytes, decode_numpy_scalar;
 bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys);
 // Returns a tensor with that description. `flags`: see Kind::kTensor.

@@ -115,12 +115,15 @@ PyObject* decode_big_int(Decoder& decoder) {
 
 }  // namespace
 
+PyObject* new_bytes(std::span<const std::byte> run) {
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(run.size()));
+  if (bytes) copy_to_fresh(PyBytes_AS_STRING(bytes), run.data(), run.size());
+  return bytes;
+}
+
 PyObject* decode_long_bytes(Decoder& decoder) {
   const std::span<const std::byte> blob = decoder.blob();
-  if (decoder.in.failed()) return nullptr;
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(blob.size()));
-  if (bytes) copy_to_fresh(PyBytes_AS_STRING(bytes), blob.data(), blob.size());
-  return bytes;
+  return decoder.in.failed() ? nullptr : new_bytes(blob);
 }
 
 namespace {

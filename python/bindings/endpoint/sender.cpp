@@ -51,6 +51,17 @@ Lending lending_of(const Endpoint& self, bool move) noexcept {
   return ticket_or_error(self, hooks, endpoint::put(channel, endpoint::WholeFrame(frame_bytes(frame)), wait));
 }
 
+// Returns a bytes object as a message that needs no encoding. Every bytes object fits into a frame.
+endpoint::FlatFrame flat_frame(const Channel& channel, PyObject* bytes) {
+  const std::span run(PyBytes_AS_STRING(bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes)));
+  return endpoint::FlatFrame::make(std::as_bytes(run), channel.inline_bytes()).value();
+}
+
+[[gnu::noinline]] PyObject* put_bytes(Endpoint* self, Channel& channel, PyObject* bytes, EndHooks& hooks,
+                                      const WaitContext& wait) {
+  return ticket_or_error(self, hooks, endpoint::put(channel, flat_frame(channel, bytes), wait));
+}
+
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
   const Span span("shmtree.put");
   const endpoint::Call call(self->port, End::kSending);
@@ -60,6 +71,7 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
   const WaitContext wait{deadline, &hooks};
   if (is_frame(object)) [[unlikely]]
     return put_frame(self, *channel, object, hooks, wait);
+  if (PyBytes_CheckExact(object)) return put_bytes(self, *channel, object, hooks, wait);
   OutgoingObject message(*channel->arena(), lending_of(*self, move));
   if (!message.encode(self, object, options_of(*self, *channel))) return nullptr;
   // User code that ran during the encoding has closed the end.
@@ -93,6 +105,7 @@ class Batch {
     if (!channel) return false;
     if (is_frame(object))
       return may_go(self_, object) && went(batch_.add(endpoint::WholeFrame(frame_bytes(object)), false));
+    if (PyBytes_CheckExact(object)) return went(batch_.add(flat_frame(*channel, object), false));
     OutgoingObject message(*channel->arena(), lending_of(*self_, false));
     return message.encode(self_, object, options_of(*self_, *channel)) &&
            went(batch_.add(message, message.gives_ends()));

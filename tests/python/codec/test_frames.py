@@ -84,6 +84,17 @@ def test_values_of_every_kind_survive_frames(arena: shmtree.Arena, value: object
     assert_same(forwarded(arena, value), value)
 
 
+@pytest.mark.parametrize("size", [0, 1, 100, 5_000, 200_000])
+def test_bytes_are_sent_without_metadata(arena: shmtree.Arena, size: int) -> None:
+    value = os.urandom(size)
+    frame = frame_of(arena, value)
+    assert frame.nbytes - size in (16, 64) and bytes(frame)[frame.nbytes - size :] == value
+    assert shmtree.unpack(frame) == value == forwarded(arena, value)
+    sender, receiver = arena.create_pair()
+    assert sender.put_many([value, [value], value]) == 3
+    assert receiver.get_many(3) == [value, [value], value]
+
+
 @EACH_VALUE
 def test_values_of_every_kind_are_items_of_a_shared_list(tmp_path: Path, value: object) -> None:
     shared = shmtree.SharedList(["before", value, "after"])
