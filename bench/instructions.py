@@ -1,10 +1,10 @@
-"""Counts, with callgrind, the instructions that encoding, decoding and sending a few samples take.
+"""Counts, with callgrind, the instructions that encoding, decoding and sending a few samples take, in C++ and Python.
 
     ./dev instructions             compares with bench/instructions.json; fails if a count rises by more than 3 %
     ./dev instructions --record    writes that file
 
-Unlike times, counts do not depend on the load of the machine. They do depend on the compiler and the C library. If
-these differ from the recorded ones, the script prints the counts and compares nothing.
+Unlike times, counts do not depend on the load of the machine. They do depend on the compiler, the C library and the
+interpreter. If these differ from the recorded ones, the script prints the counts and compares nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 RECORD = Path(__file__).with_suffix(".json")
 MAX_RISE = 0.03
@@ -33,26 +34,29 @@ C_LIBRARY = ":".join(
 )
 
 
-def run_counted(program: Path) -> tuple[str, dict[str, int]]:
-    """Returns the compiler and library that the program reports, and the count of each piece of work."""
-    command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=measured"]
-    command += ["--dump-after=measured", "--combine-dumps=yes", "--callgrind-out-file=counts", str(program)]
+def run_counted(command: list[str], function: str) -> tuple[str, dict[str, int]]:
+    """Counts the instructions of each call of `function`. The program prints what it was built with, then a name for
+    each call. Returns both, with the counts. Subtracts the count of a call that is named "nothing" from the others."""
+    callgrind = ["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--toggle-collect={function}"]
+    callgrind += [f"--dump-after={function}", "--combine-dumps=yes", "--callgrind-out-file=counts"]
     # With fixed addresses, hashes of addresses are equal in every run. If setarch is not allowed, run without it.
     fixed_addresses = ["setarch", platform.machine(), "--addr-no-randomize"]
     if shutil.which("setarch") and subprocess.run([*fixed_addresses, "true"], capture_output=True).returncode == 0:
-        command = [*fixed_addresses, *command]
-    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "GLIBC_TUNABLES": C_LIBRARY}
+        callgrind = [*fixed_addresses, *callgrind]
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "GLIBC_TUNABLES": C_LIBRARY, "PYTHONHASHSEED": "0"}
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run([*callgrind, *command], cwd=folder, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
-            sys.exit(f"{program} failed under callgrind (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
+            sys.exit(f"{command} failed under callgrind (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
         dumps = Path(folder, "counts").read_text()
     built_with, *names = done.stdout.splitlines()
-    # There is one part per exit from measured(), and a last one for the end of the program, which counts nothing.
+    # There is one part per exit from the function, and a last one for the end of the program, which counts nothing.
     counts = [int(count) for count in re.findall(r"^totals: (\d+)$", dumps, re.MULTILINE)]
     if len(counts) < len(names) or not all(counts[: len(names)]) or any(counts[len(names) :]):
         sys.exit(f"callgrind returned {len(counts)} counts for {len(names)} programs: {counts} for {names}")
-    return built_with, dict(zip(names, counts))
+    by_name = dict(zip(names, counts))
+    nothing = by_name.pop("nothing", 0)
+    return built_with, {name: count - nothing for name, count in by_name.items()}
 
 
 def compare(counts: dict[str, int], recorded: dict[str, int]) -> list[str]:
@@ -70,22 +74,33 @@ def compare(counts: dict[str, int], recorded: dict[str, int]) -> list[str]:
     return wrong
 
 
+def check(title: str, built_with: str, counts: dict[str, int], recorded: dict[str, Any]) -> list[str]:
+    """Prints the counts, compared with the recorded ones if these were built with the same. Returns the failures."""
+    print(f"{title}, {built_with}")
+    if recorded["built with"] == built_with:
+        return compare(counts, recorded["instructions"])
+    for name, count in counts.items():
+        print(f"{name:32} {count:9,d}")
+    print(f"not compared: recorded with {recorded['built with']}")
+    return []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=Path, help="bench_instructions")
     parser.add_argument("--record", action="store_true", help=f"write the counts to {RECORD.name}")
     arguments = parser.parse_args()
-    built_with, counts = run_counted(arguments.program.resolve())
+    python = [sys.executable, str(RECORD.with_name("python_instructions.py"))]
+    counted = {
+        "C++": run_counted([str(arguments.program.resolve())], "measured"),
+        "Python": run_counted(python, "PyNumber_InPlaceMatrixMultiply"),
+    }
     if arguments.record:
-        RECORD.write_text(json.dumps({"built with": built_with, "instructions": counts}, indent=2) + "\n")
+        record = {title: {"built with": it, "instructions": counts} for title, (it, counts) in counted.items()}
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")
         print(f"recorded in {RECORD}:")
-    record = json.loads(RECORD.read_text())
-    if record["built with"] != built_with:
-        for name, count in counts.items():
-            print(f"{name:32} {count:9,d}")
-        print(f"not compared: built with {built_with}, recorded with {record['built with']}")
-        return 0
-    wrong = compare(counts, record["instructions"])
+    recorded = json.loads(RECORD.read_text())
+    wrong = [each for title, (it, counts) in counted.items() for each in check(title, it, counts, recorded[title])]
     if wrong:
         print(
             "\n".join(wrong),
