@@ -16,13 +16,12 @@
 #include <cstdint>
 
 #include "format/frame_columns.h"
-#include "schema/shmtree.capnp.h"
 
 namespace shmtree::format {
 
-// Number of pointers of a struct that has nothing else.
-template <class Struct>
-inline constexpr std::size_t kPointers = ::capnp::sizeInWords<Struct>();
+// Number of pointers of the Frame and of the Arrays, which have nothing else. metadata_writer.cpp compares these
+// numbers with the schema.
+inline constexpr std::size_t kFramePointers = 6, kArraysPointers = 4;
 
 // Call use(column...) with the columns of a struct, in order.
 template <class Columns, class Use>
@@ -38,9 +37,9 @@ constexpr auto with_arrays(Columns& columns, Use use) noexcept {
 template <class T>
 inline constexpr std::size_t kStructWords = 0;
 template <>
-inline constexpr std::size_t kStructWords<ArrayDescriptor> = ::capnp::sizeInWords<schema::Array>();
+inline constexpr std::size_t kStructWords<ArrayDescriptor> = 1;
 template <>
-inline constexpr std::size_t kStructWords<External> = ::capnp::sizeInWords<schema::External>();
+inline constexpr std::size_t kStructWords<External> = 3;
 // Readers use the structs in place.
 static_assert(sizeof(ArrayDescriptor) == 8 && offsetof(ArrayDescriptor, flags) == 1 &&
               offsetof(ArrayDescriptor, ndim) == 2 && offsetof(ArrayDescriptor, buffer) == 4);

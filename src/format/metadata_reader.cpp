@@ -8,6 +8,7 @@
 
 #include "format/metadata_layout.h"
 #include "format/node_cursor.h"
+#include "schema/shmtree.capnp.h"
 
 namespace shmtree::format {
 
@@ -72,7 +73,7 @@ void set_structs(std::span<const T>& column, ::capnp::AnyList::Reader list) {
 template <class Struct>
 bool is_known(::capnp::AnyStruct::Reader any) {
   static_assert(::capnp::_::structSize<Struct>().data == 0 * ::capnp::WORDS);
-  return any.getDataSection().size() == 0 && any.getPointerSection().size() <= kPointers<Struct>;
+  return any.getDataSection().size() == 0 && any.getPointerSection().size() <= ::capnp::sizeInWords<Struct>();
 }
 
 // Reads messages of other writers, and refuses malformed ones. KJ requires the callback on the stack. AddressSanitizer
@@ -110,11 +111,11 @@ class WrittenOrder {
   // Returns false if the message is in another order, or malformed.
   bool read(FrameColumns& columns) noexcept {
     if (at_ == end_) return false;
-    const std::uint64_t* pointer = pointers(at_++, kPointers<schema::Frame>);
+    const std::uint64_t* pointer = pointers(at_++, kFramePointers);
     const auto set = [&](auto&... column) { return (this->set(pointer++, column) && ...); };
     if (pointer == nullptr || !with_frame(columns, set)) return false;
     if (*pointer == 0) return at_ == end_;
-    pointer = pointers(pointer, kPointers<schema::Arrays>);
+    pointer = pointers(pointer, kArraysPointers);
     return pointer != nullptr && with_arrays(columns, set) && at_ == end_;
   }
 

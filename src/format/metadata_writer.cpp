@@ -7,10 +7,16 @@
 
 #include "format/metadata_layout.h"
 #include "platform/dcheck.h"
+#include "schema/shmtree.capnp.h"
 
 namespace shmtree::format {
 
 namespace {
+
+static_assert(::capnp::sizeInWords<schema::Frame>() == kFramePointers &&
+              ::capnp::sizeInWords<schema::Arrays>() == kArraysPointers &&
+              ::capnp::sizeInWords<schema::Array>() == kStructWords<ArrayDescriptor> &&
+              ::capnp::sizeInWords<schema::External>() == kStructWords<External>);
 
 template <class T>
 void add_column(MetadataSize& size, std::span<const T> values) noexcept {
@@ -76,22 +82,22 @@ class Writer {
 }  // namespace
 
 MetadataSize measure_metadata(const FrameColumns& columns) noexcept {
-  MetadataSize size{.words = 1 + kPointers<schema::Frame>, .longest = 0};
+  MetadataSize size{.words = 1 + kFramePointers, .longest = 0};
   const auto add = [&size](const auto&... column) { (add_column(size, column), ...); };
   with_frame(columns, add);
   with_arrays(columns, add);
-  if (has_arrays(columns)) size.words += kPointers<schema::Arrays>;
+  if (has_arrays(columns)) size.words += kArraysPointers;
   return size;
 }
 
 void write_metadata(std::span<std::uint64_t> out, const FrameColumns& columns) noexcept {
   Writer to(out.data() + 1);
-  std::uint64_t* pointer = to.pointers(out.data(), kPointers<schema::Frame>);
+  std::uint64_t* pointer = to.pointers(out.data(), kFramePointers);
   const auto add = [&](const auto&... column) { (to.column(pointer++, column), ...); };
   with_frame(columns, add);
   *pointer = 0;
   if (has_arrays(columns)) {
-    pointer = to.pointers(pointer, kPointers<schema::Arrays>);
+    pointer = to.pointers(pointer, kArraysPointers);
     with_arrays(columns, add);
   }
   SHMTREE_DCHECK(to.end() == out.data() + out.size());
