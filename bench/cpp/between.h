@@ -1,4 +1,4 @@
-// Measurements between processes, for any transport of transports.h.
+// Measurements between two processes, each on a core of its own, for any transport of transports.h.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -18,6 +18,21 @@ void join(Transport& transport, bool sends) {
   if constexpr (requires { transport.join(sends); }) transport.join(sends);
 }
 
+// Pins the calling process to one of the cores that it may use, so that two processes never share one. Does nothing if
+// there is only one core.
+inline void pin(int number) {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0 || CPU_COUNT(&usable) < 2) return;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &usable) || number-- != 0) continue;
+    CPU_ZERO(&usable);
+    CPU_SET(core, &usable);
+    sched_setaffinity(0, sizeof usable, &usable);
+    return;
+  }
+}
+
 inline void tell(benchmark::State& state, const Processes::Took& took) {
   state.SetIterationTime(took.seconds);
   state.counters["cpu_ns"] = took.cpu_seconds * 1e9 / static_cast<double>(state.max_iterations);
@@ -32,6 +47,7 @@ void throughput(benchmark::State& state, Make make) {
     auto transport = make();
     Processes processes;
     processes.start([&] {
+      pin(0);
       join(transport, false);
       processes.meet(2);
       for (std::uint64_t i = 0; i < kWarmUp + count; ++i) {
@@ -42,6 +58,7 @@ void throughput(benchmark::State& state, Make make) {
       processes.meet(4);
     });
     processes.start([&] {
+      pin(1);
       join(transport, true);
       processes.meet(2);
       for (std::uint64_t i = 0; i < kWarmUp + count; ++i) transport.send(i);
@@ -66,12 +83,14 @@ void half_round_trip(benchmark::State& state, Make make, useconds_t pause_us = 0
     Shared<Latencies> latencies;
     Processes processes;
     processes.start([&] {
+      pin(0);
       join(there, false), join(back, true);
       processes.meet(2);
       for (std::size_t i = 0; i < warm_up + count; ++i) back.send(there.receive());
       processes.meet(4);
     });
     processes.start([&] {
+      pin(1);
       join(there, true), join(back, false);
       std::vector<std::int64_t> took(warm_up + count);
       processes.meet(2);

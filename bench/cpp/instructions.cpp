@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,16 @@ void count_message(const char* name, const Value& value) {
   });
 }
 
+// Counts a put and a get of bytes without a tree.
+void count_bytes() {
+  auto [sender, receiver] = make_pair({.capacity = 8});
+  const std::uint64_t number = 17;
+  count("put 8 bytes and get them", [&] {
+    sender.put_bytes(std::as_bytes(std::span(&number, 1))).value();
+    receiver.get_struct<std::uint64_t>().value();
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -79,4 +90,5 @@ int main(int argc, char** argv) {
   for (const bench::Sample& sample : bench::kSamples) count_codec(sample);
   count_message("scalars", bench::five_scalars());
   count_message("1 KB", bench::plain_bytes(1024));
+  count_bytes();
 }
