@@ -213,7 +213,7 @@ void add(const std::string& name, Arguments... arguments) {
 template <std::size_t kBytes>
 void add_transports(const std::string& size) {
   add<SmallTransport<kBytes>>(size + "/shmtree");
-  add<SmallTransport<kBytes>>(size + "/shmtree_polling", Wait::kPolling);
+  add<SmallTransport<kBytes>>(size + "/shmtree_spin", Wait::kSpinning);
   add<RingTransport<kBytes, false>>(size + "/ring_that_spins");
   add<RingTransport<kBytes, true>>(size + "/ring_that_sleeps");
   add<PipeTransport<kBytes>>(size + "/pipe");
@@ -229,7 +229,7 @@ const int registered = [] {
   add_transports<8>("8B");
   add_transports<kKilobyte>("1KB");
   add<DictTransport>("dict/shmtree");
-  add<DictTransport>("dict/shmtree_polling", Wait::kPolling);
+  add<DictTransport>("dict/shmtree_spin", Wait::kSpinning);
   return 0;
 }();
 

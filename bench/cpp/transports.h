@@ -21,7 +21,7 @@ constexpr std::size_t kKilobyte = 1024;
 using Payload = std::array<std::uint64_t, kKilobyte / 8>;
 
 // The way in which a receiver waits.
-enum class Wait { kAsGiven, kPolling };
+enum class Wait { kAsGiven, kPolling, kSpinning };
 
 inline Payload payload_of(std::uint64_t number) {
   Payload payload;
@@ -40,7 +40,10 @@ inline std::uint64_t checked_number(const void* bytes, std::size_t size) {
 // Public API: a number.
 class ValueTransport {
  public:
-  explicit ValueTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {}
+  explicit ValueTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {
+    const auto spin = std::chrono::seconds(wait == Wait::kSpinning ? 1 : 0);
+    pair_.first.set_spin(spin).value(), pair_.second.set_spin(spin).value();
+  }
   void send(std::uint64_t number) { pair_.first.put(number).value(); }
   std::uint64_t receive() { return receive_item().as<std::uint64_t>(); }
   void close() { pair_.first.close(), pair_.second.close(); }

@@ -35,6 +35,9 @@ struct ArenaOptions {
   std::uint64_t max_bytes = 0;
   std::uint64_t prefault = 0;  ///< Number of bytes to commit at creation.
   bool huge_pages = false;     ///< Requests huge pages from the system.
+  /// Time for which each wait of this process at an end in the arena polls before it sleeps (Sender::set_spin()). If it
+  /// is not set, the environment variable SHMTREE_SPIN sets it, in seconds; else 0.
+  std::optional<std::chrono::nanoseconds> spin{};
 };
 
 /// Memory of an arena, in bytes, at one moment.
@@ -50,7 +53,8 @@ struct ArenaUsage {
 /// trim() return 0, new_array() returns kInvalid, and making a pair in it throws BadResult.
 class Arena {
  public:
-  /// Creates an arena. kInvalid: the budget is below 1 MiB or above 2 TiB. kOs: a system call failed.
+  /// Creates an arena. kInvalid: the budget is below 1 MiB or above 2 TiB, `spin` is negative, or SHMTREE_SPIN is not a
+  /// number of seconds. kOs: a system call failed.
   static Result<Arena> create(const ArenaOptions& options = {});
   /// Returns the default arena of this process, which make_pair() uses if it is given none. The first call creates it.
   static Result<Arena> shared();

@@ -172,6 +172,10 @@ class Subscriber {
   /// Detaches this process from the subscription, for this object and its copies. Publishers stop waiting for the
   /// subscription, unless other processes are attached to it and none has read from it. Items and views stay valid.
   void close();
+  /// See Sender::set_spin().
+  Status set_spin(std::chrono::nanoseconds spin) const;
+  /// See Sender::set_spin().
+  std::chrono::nanoseconds spin() const noexcept;
   /// True if this object was closed or moved from.
   bool closed() const noexcept;
 
@@ -288,6 +292,10 @@ class Broadcast {
   /// Closes like close(), and reports a failure, such as an exception that this process has caught. Once no publisher
   /// is left, subscribers get all messages, and then kPeerDied with this process's id instead of kClosed.
   void fail();
+  /// See Sender::set_spin().
+  Status set_spin(std::chrono::nanoseconds spin) const;
+  /// See Sender::set_spin().
+  std::chrono::nanoseconds spin() const noexcept;
   /// True if this object was closed or moved from.
   bool closed() const noexcept;
 

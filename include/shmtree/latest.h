@@ -120,6 +120,10 @@ class Latest {
   /// Closes like close(), and reports a failure, such as an exception that this process has caught. Once no publisher
   /// is left, readers get kPeerDied with this process's id instead of kClosed.
   void fail();
+  /// See Sender::set_spin().
+  Status set_spin(std::chrono::nanoseconds spin) const;
+  /// See Sender::set_spin().
+  std::chrono::nanoseconds spin() const noexcept;
   /// True if this object was closed or moved from.
   bool closed() const noexcept;
 

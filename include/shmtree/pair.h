@@ -313,6 +313,11 @@ class Sender {
   /// Closes like close(), and reports a failure, such as an exception that this process has caught: receivers get all
   /// messages, and then kPeerDied with this process's id instead of kClosed.
   void fail();
+  /// Makes each wait of this object poll for up to that time before it sleeps; 0 restores the adaptive spin. Applies to
+  /// all copies of this handle, in this process. The arena sets it at first (ArenaOptions::spin). kInvalid: negative.
+  Status set_spin(std::chrono::nanoseconds spin) const;
+  /// Returns that time.
+  std::chrono::nanoseconds spin() const noexcept;
   /// True if close() was called or this object was moved from.
   bool closed() const noexcept;
 
@@ -447,6 +452,10 @@ class Receiver {
 
   /// See Sender::close().
   void close();
+  /// See Sender::set_spin().
+  Status set_spin(std::chrono::nanoseconds spin) const;
+  /// See Sender::set_spin().
+  std::chrono::nanoseconds spin() const noexcept;
   /// See Sender::closed().
   bool closed() const noexcept;
 

@@ -142,6 +142,13 @@ class Queue {
 
   /// Closes the queue in this process, with all copies of this handle. The messages stay for other processes.
   void close();
+  /// See Sender::set_spin(). Applies to puts and gets.
+  Status set_spin(std::chrono::nanoseconds spin) const {
+    Status set = sender_.set_spin(spin);
+    return set ? receiver_.set_spin(spin) : std::move(set);
+  }
+  /// See Sender::set_spin().
+  std::chrono::nanoseconds spin() const noexcept { return receiver_.spin(); }
   /// True if this object was closed or moved from.
   bool closed() const noexcept { return receiver_.closed(); }
 

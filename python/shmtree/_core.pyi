@@ -204,6 +204,10 @@ class Arena:
     def identity(self) -> int: ...
     def is_alive(self, identity: int) -> bool: ...
     def is_shared(self, block: int) -> bool: ...
+    @property
+    def spin(self) -> float: ...
+    @spin.setter
+    def spin(self, seconds: float, /) -> None: ...
     def detach(self) -> None: ...
     def set_pinned(self, pinned: bool) -> None: ...
     @property
@@ -300,6 +304,15 @@ class _End:
     @property
     def allow_pickle(self) -> bool:
         """True if this object may send and load pickles."""
+    @property
+    def spin(self) -> float:
+        """Seconds for which each wait of this object polls before it sleeps; 0.0 leaves that to an adaptive spin.
+
+        It belongs to this object in this process. Its arena, or the environment variable SHMTREE_SPIN, sets it at
+        first. See "Spinning" in the documentation before you set it, because a spin occupies a core.
+        """
+    @spin.setter
+    def spin(self, seconds: float, /) -> None: ...
     @property
     def _pickled(self) -> int:
         """Number of objects given to put() or publish() of this object that needed a pickle."""

@@ -94,6 +94,8 @@ Result<Arena> Arena::create(const ArenaOptions& options) {
   return or_out_of_memory([&]() -> Result<Arena> {
     auto arena = memory::Arena::create({options.max_bytes, options.prefault, options.huge_pages});
     if (!arena) return std::move(arena).error();
+    Status set = options.spin ? (*arena)->spin().set_ns(options.spin->count()) : success();
+    if (!set) return std::move(set).error();
     return api::ArenaState::wrap(*arena);
   });
 }

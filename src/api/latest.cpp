@@ -112,6 +112,14 @@ void Latest::close() {
 void Latest::fail() {
   if (state_ != nullptr) state_->close([](Store& store) { store.close(memory::Failure::kNoExitCode); });
 }
+Status Latest::set_spin(std::chrono::nanoseconds spin) const {
+  return or_out_of_memory([&]() -> Status {
+    return state_ == nullptr ? Status(closed_here("Latest")) : state_->spin.set_ns(spin.count());
+  });
+}
+std::chrono::nanoseconds Latest::spin() const noexcept {
+  return std::chrono::nanoseconds(state_ == nullptr ? 0 : state_->spin.ns());
+}
 bool Latest::closed() const noexcept {
   return state_ == nullptr || state_->closed();
 }

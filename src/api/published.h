@@ -24,7 +24,9 @@ template <class Part>
 struct PublishedState : endpoint::RingPort<Part> {
   PublishedState(std::shared_ptr<Part> part, const std::shared_ptr<memory::Arena>& in,
                  std::shared_ptr<endpoint::Name> name)
-      : endpoint::RingPort<Part>(std::move(part), std::move(name)), arena(ArenaState::for_arena(in)) {}
+      : endpoint::RingPort<Part>(std::move(part), std::move(name)), arena(ArenaState::for_arena(in)) {
+    spin.set_ns(in->spin().ns()).value();
+  }
 
   // Returns a handle of `block`, the block of this object. The block stays alive in transit (api::give_handle()).
   Result<std::string> handle(memory::BlockRef block) {
@@ -32,6 +34,7 @@ struct PublishedState : endpoint::RingPort<Part> {
   }
 
   const std::shared_ptr<ArenaState> arena;
+  platform::SpinSetting spin{};
 };
 
 // Ends the waits of a call before its deadline: the object was closed, or a stop was requested.
@@ -63,7 +66,7 @@ auto with_part(PublishedState<Part>* state, const char* name, const Timeout& tim
     Status goes_on = endpoint::check_stop(stop);
     if (!goes_on) return std::move(goes_on).error();
     UntilEnded<Part> until(*state, *part, stop);
-    auto result = act(*part, waiting(timeout, &until));
+    auto result = act(*part, waiting(timeout, &until, &state->spin));
     const bool was_closed = !result && result.code() == Code::kInterrupted && !stop.stop_requested();
     if (was_closed) return closed_here(name, result.error());
     return result;

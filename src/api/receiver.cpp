@@ -193,6 +193,12 @@ Result<Receiver> Receiver::open(const std::string& handle) {
 void Receiver::close() {
   state_->close();
 }
+Status Receiver::set_spin(std::chrono::nanoseconds spin) const {
+  return or_out_of_memory([&] { return state_->spin.set_ns(spin.count()); });
+}
+std::chrono::nanoseconds Receiver::spin() const noexcept {
+  return std::chrono::nanoseconds(state_->spin.ns());
+}
 bool Receiver::closed() const noexcept {
   return state_->is_closed();
 }

@@ -128,7 +128,7 @@ Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, c
     Status goes_on = endpoint::check_stop(stop);
     if (!goes_on) return goes_on;
     endpoint::OrStopped<endpoint::UntilLeft> until(stop, channel.get(), *channel);
-    Status acked = channel->acks().wait(ticket, waiting(timeout, &until));
+    Status acked = channel->acks().wait(ticket, waiting(timeout, &until, &state.spin));
     if (!acked && acked.code() == Code::kInterrupted && !channel->membership().is_used_here())
       return closed_here("sender");
     return acked;
@@ -188,6 +188,12 @@ void Sender::close() {
 }
 void Sender::fail() {
   state_->fail(End::kSending, memory::Failure::kNoExitCode);
+}
+Status Sender::set_spin(std::chrono::nanoseconds spin) const {
+  return or_out_of_memory([&] { return state_->spin.set_ns(spin.count()); });
+}
+std::chrono::nanoseconds Sender::spin() const noexcept {
+  return std::chrono::nanoseconds(state_->spin.ns());
 }
 bool Sender::closed() const noexcept {
   return state_->is_closed();

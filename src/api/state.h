@@ -24,8 +24,9 @@
 
 namespace shmtree {
 
-inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks* hooks = nullptr) {
-  return platform::WaitContext{platform::Deadline::after(timeout), hooks};
+inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks* hooks = nullptr,
+                                     platform::SpinSetting* spin = nullptr) {
+  return platform::WaitContext{platform::Deadline::after(timeout), hooks, spin};
 }
 
 inline Error closed_here(const char* end) {
@@ -171,6 +172,7 @@ struct ChannelState final : endpoint::Port, Deferred {
       return Error{Code::kInvalid, "this is the channel of a Service, which takes requests of Python's shmtree.Client"};
     }
     auto state = std::make_shared<ChannelState>(arena.get(), end);
+    state->spin.set_ns(channel->arena()->spin().ns()).value();
     Status joined = state->attach(std::move(channel), {end}, std::move(name), std::move(arena));
     if (!joined) return std::move(joined).error();
     return all().insert(state, [](const ChannelState&) { return false; });
@@ -199,7 +201,7 @@ struct ChannelState final : endpoint::Port, Deferred {
   }
 
   // Returns the wait of a call that blocks, within a Call.
-  platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed); }
+  platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed, &spin); }
   // Replaces the error of such a call by kClosed if the end was closed meanwhile.
   Error or_closed(Error error) const {
     const bool closed_meanwhile = error.code == Code::kInterrupted && is_closed();
@@ -214,6 +216,7 @@ struct ChannelState final : endpoint::Port, Deferred {
   ArenaState* arena;  // Kept with the channel.
   End end;
   endpoint::UntilClosed until_closed{*this, end};
+  platform::SpinSetting spin{};
 };
 
 // Returns act() if the end is open, within a Call.
@@ -246,7 +249,7 @@ auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, co
     Status goes_on = endpoint::check_stop(stop);
     if (!goes_on) return std::move(goes_on).error();
     endpoint::OrStopped<endpoint::UntilClosed> until(stop, &state.channel(), state, state.end);
-    return act(waiting(timeout, &until));
+    return act(waiting(timeout, &until, &state.spin));
   });
 }
 

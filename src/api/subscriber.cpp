@@ -195,6 +195,14 @@ void Subscriber::close() {
     reader.wake();
   });
 }
+Status Subscriber::set_spin(std::chrono::nanoseconds spin) const {
+  return or_out_of_memory([&]() -> Status {
+    return state_ == nullptr ? Status(closed_here("Subscriber")) : state_->spin.set_ns(spin.count());
+  });
+}
+std::chrono::nanoseconds Subscriber::spin() const noexcept {
+  return std::chrono::nanoseconds(state_ == nullptr ? 0 : state_->spin.ns());
+}
 bool Subscriber::closed() const noexcept {
   return state_ == nullptr || state_->closed();
 }

@@ -451,7 +451,8 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kSpace, memory::pack(block())},
                             wait);
-  auto came = memory::wait_until(waiting, wait, "space", put_now, drop_dead_readers);
+  auto came = memory::wait_until(waiting, wait, "space", put_now, drop_dead_readers,
+                                 [&] { return has_space(cursors().slowest(Readers::kBlocking), bytes); });
   if (!came) return std::move(came).error();
   if (!*came) return full(cursors().slowest(Readers::kBlocking), bytes);
   if (!ticket) return ticket;
@@ -472,7 +473,7 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())},
                             wait);
-  auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead_readers);
+  auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead_readers, has_passed);
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{
@@ -487,7 +488,7 @@ Status Ring::wait_for_readers(std::uint64_t count, const WaitContext& wait) {
   // Observers have no word for this sleep.
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kUnsaid, memory::pack(block())},
                             wait);
-  auto came = memory::wait_until(waiting, wait, "subscribers", are_there, drop_dead_readers);
+  auto came = memory::wait_until(waiting, wait, "subscribers", are_there, drop_dead_readers, are_there);
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{.code = Code::kTimeout,

@@ -145,8 +145,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Calls poll() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
   // deadline passes. After poll() has seen all that was put, returns the error of check_publishers(). The error
   // kInterrupted names `waited_for`.
-  template <class Poll>
-  Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll) const;
+  template <class Poll, class Polled>
+  Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll,
+                       Polled polled) const;
   // Frees the cursors of dead readers, and wakes the processes that wait for space. Returns true if there were any.
   bool drop_dead() noexcept;
   // Wakes the processes that wait for space, and frees the messages that all cursors have passed. Call it after a
@@ -247,8 +248,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::atomic<std::int64_t> last_poll_ns_{0};
 };
 
-template <class Poll>
-Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll) const {
+template <class Poll, class Polled>
+Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll,
+                           Polled polled) const {
   Status found = success();
   const memory::TakingCondition ready([&] {
     found = poll();
@@ -264,7 +266,7 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
     return memory::recover_from_deaths(*arena_, platform::wait_policy::alive_within_ns(true), wait);
   };
   memory::EventWait waiting(header().items, {arena_->participants(), what, memory::pack(block())}, wait);
-  auto came = memory::wait_until(waiting, wait, waited_for, ready, before_sleep);
+  auto came = memory::wait_until(waiting, wait, waited_for, ready, before_sleep, polled);
   if (!wait.deadline.is_immediate() && !(came && found.ok())) note_object();  // it may put first again
   if (!came) return std::move(came).error();
   return found;

@@ -262,7 +262,8 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
 
 // Holds no lock while it waits.
 Status Subscriber::get(Incoming& message, const WaitContext& wait) {
-  return ring_->wait_for_item(memory::WaitFor::kMessage, "a message", wait, [&] { return get_now(message); });
+  return ring_->wait_for_item(
+      memory::WaitFor::kMessage, "a message", wait, [&] { return get_now(message); }, [this] { return size() != 0; });
 }
 
 std::uint64_t Subscriber::size() const noexcept {

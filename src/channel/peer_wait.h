@@ -53,7 +53,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
     return false;
   };
   memory::EventWait waiting(what.event, what.reason, wait);
-  auto came = memory::wait_until(waiting, wait, what.waited_for, ready, before_sleep);
+  auto came = memory::wait_until(waiting, wait, what.waited_for, ready, before_sleep, ready);
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{Code::kTimeout, "timed out waiting for " + (what.waited_for + ends.if_unattended(peers))};

@@ -73,7 +73,7 @@ class Receiving {
   template <class Poll>
   Status wait_and_receive(const Poll& poll, const WaitContext& wait) {
     ClaimHooks claiming(parts_.watchers, wait.hooks);
-    const WaitContext by{wait.deadline, wait.hooks == nullptr ? nullptr : &claiming};
+    const WaitContext by{wait.deadline, wait.hooks == nullptr ? nullptr : &claiming, wait.spin};
     for (;;) {
       Status waited = wait_until_ready(by);
       if (!waited) return waited;

@@ -137,7 +137,7 @@ Status Sending::wait_for_receivers(std::uint64_t count, const WaitContext& wait)
   };
   // Observers have no word for this sleep.
   EventWait waiting(parts_.control.shared.acked, parts_.control.sleep_for(WaitFor::kUnsaid), wait);
-  auto came = memory::wait_until(waiting, wait, "receivers", are_attached, recover);
+  auto came = memory::wait_until(waiting, wait, "receivers", are_attached, recover, are_attached);
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{Code::kTimeout,
@@ -222,7 +222,7 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
     return false;
   };
-  auto came = memory::wait_until(waiting, wait, "space", ready, before_sleep);
+  auto came = memory::wait_until(waiting, wait, "space", ready, before_sleep, has_space_now);
   if (!came) {
     if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
     return std::move(came).error();

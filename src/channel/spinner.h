@@ -8,6 +8,7 @@
 #include "platform/dcheck.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
+#include "platform/spin.h"
 #include "platform/wait_policy.h"
 #include "platform/waiting.h"
 
@@ -29,14 +30,17 @@ namespace policy = platform::wait_policy;
 // halves the speed of both. So after a wait that succeeds at once, the next waits begin with a backoff. It reads
 // nothing until about `enough` messages, or free slots, have accumulated.
 //
+// If the program asks for a spin (platform/spin.h), that takes the place of this one.
+//
 // Thread-safe; a race costs one adjustment.
 class Spinner {
  public:
   // Spins until ready(), the number of messages or free slots, is not 0. Returns true if that happened. Does not spin
-  // if there is only one core, if the deadline is immediate, or if recent spins failed.
+  // if there is only one core, if the deadline is immediate, if recent spins failed, or if the program asks for a spin.
   template <class Ready>
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
-    if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
+    const bool is_asked = wait.spin != nullptr && wait.spin->ns() != 0;
+    if (is_asked || wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
     const platform::BlockingScope blocking(wait.hooks);
     const Spin spin =
         spins(ready, std::min(enough, policy::kEnoughMessages), wait.deadline.remaining_ns(policy::kSpinNs));

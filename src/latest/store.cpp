@@ -92,8 +92,9 @@ Result<Held> Store::at(std::uint64_t version) const {
 }
 
 Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
-  const auto look = [&] { return version() > known ? success() : Status(Code::kEmpty); };
-  Status newer = ring()->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look);
+  const auto is_newer = [&] { return version() > known; };
+  const auto look = [&] { return is_newer() ? success() : Status(Code::kEmpty); };
+  Status newer = ring()->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look, is_newer);
   if (newer || newer.code() != Code::kEmpty) return newer;
   return Error{.code = Code::kEmpty,
                .message = "no version newer than " + std::to_string(known) + " was published within the timeout"};

@@ -142,7 +142,10 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
 Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
   Registry::install_fork_handlers();
   platform::forget_parent();  // later, a child of a fork without handlers would forget what it adopts now
+  const auto spin_ns = spin_ns_of_environment();
+  if (!spin_ns) return spin_ns.error();
   const std::shared_ptr<Arena> attached(new Arena(std::move(mapping)));
+  attached->spin_.set_ns(*spin_ns).value();
   auto arena = Registry::arenas().insert(
       attached, [&](const Arena& other) { return std::memcmp(other.uuid(), attached->uuid(), 16) == 0; });
   if (reserved != nullptr) arena->participants_.adopt(reserved->identity, std::move(reserved->lock));

@@ -36,6 +36,7 @@
 #include "memory/lease.h"
 #include "memory/transfer_table.h"
 #include "memory/wake_table.h"
+#include "platform/spin.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::memory {
@@ -49,7 +50,8 @@ struct ArenaOptions {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // Creates an arena. Code::kInvalid for a budget under 1 MiB or over 2 TiB, Code::kOs for an error of the system.
+  // Creates an arena. Code::kInvalid for a budget under 1 MiB or over 2 TiB, or a wrong SHMTREE_SPIN. Code::kOs for an
+  // error of the system.
   static Result<std::shared_ptr<Arena>> create(const ArenaOptions& options);
   // Attaches to the arena behind a descriptor of any file. Code::kIncompatible unless the file is a sealed arena of
   // this version. Returns the process's existing Arena of that file if there is one. Otherwise the process attaches, as
@@ -86,6 +88,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   HolderTable& holders() noexcept { return holders_; }
   const Inspector& inspector() const noexcept { return inspector_; }
   Allocator& allocator() noexcept { return allocator_; }
+  // The spin that the ends of this process in the arena begin with; at first that of the environment.
+  platform::SpinSetting& spin() noexcept { return spin_; }
 
   // Shortcuts to the parts.
   Result<Identity> identity() { return reconciler_.identity(); }
@@ -142,6 +146,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   HolderTable holders_;
   Inspector inspector_;
   Allocator allocator_;
+  platform::SpinSetting spin_;
 };
 
 // --- Deaths of other processes

@@ -77,7 +77,7 @@ EventWait::Wake EventWait::sleep() noexcept {
     const SleepNote asleep(reason_, began_ns_, now, threads);
     futex_wait(event_.sequence, armed_, most);
   }
-  return wait_.interrupted() ? Wake::kInterrupted : Wake::kRecheck;
+  return interrupted_or_recheck(wait_);
 }
 
 }  // namespace shmtree::memory

@@ -15,6 +15,7 @@
 
 #include "memory/sleep_note.h"
 #include "platform/clock.h"
+#include "platform/spin.h"
 #include "platform/waiting.h"
 
 namespace shmtree::memory {
@@ -46,6 +47,10 @@ class EventWait {
   std::uint32_t armed_ = 0;
 };
 
+inline EventWait::Wake interrupted_or_recheck(const platform::WaitContext& wait) noexcept {
+  return wait.interrupted() ? EventWait::Wake::kInterrupted : EventWait::Wake::kRecheck;
+}
+
 // A condition that takes what it finds. Once it has returned true, it does not call the function again, so
 // before_sleep() may check it too: wait_until() checks it once more after that.
 template <class Take>
@@ -71,28 +76,45 @@ class TakingCondition {
 //                  checked again before the call sleeps. An error ends the wait; to report it only if ready() is still
 //                  false, before_sleep() checks that itself (a TakingCondition if ready() changes anything).
 //
+//   polled()       is what a spin polls (platform/spin.h), before the first sleep: ready(), or a condition under which
+//                  ready() may become true. It takes no lock that another process may hold, and calls no hook.
+//
 // Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
 // wait. A call that may not wait arms nothing.
-template <class Waiting, class Ready, class BeforeSleep>
+template <class Waiting, class Ready, class BeforeSleep, class Polled>
 Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, const char* waited_for, const Ready& ready,
-                        const BeforeSleep& before_sleep) {
+                        const BeforeSleep& before_sleep, const Polled& polled) {
+  platform::Spin spin(wait);
   bool is_over = false, attended = false;
   // ready() has one call, since it may be large and is inlined.
   for (bool checked = false;; checked = true) {
-    if (checked && !is_over) waiting.arm();
+    const bool spins = spin.is_on();
+    if (spins) {
+      if (spin.poll(polled)) spin.stop();  // if another thread was faster, this one sleeps
+    } else if (checked && !is_over) {
+      waiting.arm();
+    }
     if (ready()) return true;
     if (is_over) return false;
-    if (!checked && !wait.deadline.is_immediate()) continue;
+    if (!checked && !spins && !wait.deadline.is_immediate()) continue;
     Result<bool> changed = before_sleep(!std::exchange(attended, true));
     if (!changed) return changed;
     if (*changed) continue;
-    switch (waiting.sleep()) {
+    switch (spins ? interrupted_or_recheck(wait) : waiting.sleep()) {
       case EventWait::Wake::kRecheck: break;
       case EventWait::Wake::kInterrupted:
         return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
       case EventWait::Wake::kTimedOut: is_over = true; break;
     }
   }
+}
+
+// Does the same without a spin, for conditions that cannot be polled.
+template <class Waiting, class Ready, class BeforeSleep>
+Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, const char* waited_for, const Ready& ready,
+                        const BeforeSleep& before_sleep) {
+  const platform::WaitContext without_spin{wait.deadline, wait.hooks};
+  return wait_until(waiting, without_spin, waited_for, ready, before_sleep, [] { return false; });
 }
 
 // The before_sleep() of calls that only a wake-up ends.

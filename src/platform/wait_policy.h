@@ -77,7 +77,7 @@ constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
 constexpr int kPollsPerClock = 8;
 // First and maximum number of failed spins after which spinning stops. A single late message must not stop it.
 constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
-// Waits without a spin until the next try, doubled with every try that fails.
+// Waits without a spin until the next try, doubled with every try that fails. Also for platform/spin.h.
 constexpr std::int32_t kFirstSkips = 32, kMaxSkips = 1024;
 // A wait that takes less time than this has succeeded at once. Later waits then begin with a backoff (Spinner).
 constexpr std::int64_t kAtOnceNs = 700;
@@ -85,6 +85,13 @@ constexpr std::int64_t kAtOnceNs = 700;
 constexpr std::int64_t kFirstBackoffNs = 250, kMaxBackoffNs = 10'000;
 // Maximum number of messages, or free slots, that a backoff waits for.
 constexpr std::uint64_t kEnoughMessages = 32;
+
+// --- Spinning that a program asks for (platform/spin.h)
+
+// Polls between two reads of the clock: about 1 us.
+constexpr int kSpinPollsPerClock = 32;
+// Maximum time without a check for deaths and signals.
+constexpr std::int64_t kSpinSliceNs = 10'000'000;
 
 // --- Waiting for a thread that sends no wake-up (platform/brief_wait.h)
 

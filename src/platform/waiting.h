@@ -27,9 +27,12 @@ class WaitHooks {
   virtual std::uint32_t threads() const noexcept { return own_thread_count(); }
 };
 
+class SpinSetting;
+
 struct WaitContext {
   Deadline deadline{};
-  WaitHooks* hooks = nullptr;  // not owned
+  WaitHooks* hooks = nullptr;   // not owned
+  SpinSetting* spin = nullptr;  // of the object that waits; not owned, null for none
 
   bool interrupted() const noexcept { return hooks != nullptr && hooks->interrupted(); }
   bool ended() const noexcept { return hooks != nullptr && hooks->ended(); }

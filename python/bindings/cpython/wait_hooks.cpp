@@ -11,6 +11,8 @@
 namespace shmtree::python {
 namespace {
 
+constexpr double kCenturies = 9e9;  // in seconds; longer times are none
+
 PyObject* idle_callback = nullptr;  // set when the package is imported
 std::atomic<unsigned long> exiting_thread{0};
 
@@ -136,9 +138,21 @@ bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* o
     PyErr_Format(PyExc_ValueError, "%s is NaN; it must be a number of seconds, or None", what);
     return false;
   }
-  constexpr double kCenturies = 9e9;
   if (seconds < kCenturies) *out = std::chrono::nanoseconds(static_cast<std::int64_t>(std::max(seconds, 0.0) * 1e9));
   return true;
+}
+
+PyObject* spin_seconds(const platform::SpinSetting& spin) {
+  return PyFloat_FromDouble(static_cast<double>(spin.ns()) * 1e-9);
+}
+
+bool set_spin_seconds(platform::SpinSetting& spin, PyObject* seconds) {
+  const double value = seconds && !PyBool_Check(seconds) ? PyFloat_AsDouble(seconds) : -1.0;
+  if (value >= 0) return spin.set_ns(static_cast<std::int64_t>(std::min(value, kCenturies) * 1e9)).ok();
+  const bool is_number = seconds && !PyBool_Check(seconds) && !PyErr_ExceptionMatches(PyExc_TypeError);
+  PyErr_Format(is_number ? PyExc_ValueError : PyExc_TypeError, "spin is %R; it must be a number of seconds, 0 or more",
+               seconds ? seconds : Py_None);
+  return false;
 }
 
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out) {

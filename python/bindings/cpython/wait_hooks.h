@@ -9,6 +9,7 @@
 
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/python_api.h"
+#include "platform/spin.h"
 #include "platform/waiting.h"
 
 namespace shmtree::python {
@@ -82,6 +83,9 @@ inline std::atomic<bool> idle_wanted{false};
 // Converts a `timeout` in seconds: None means no limit, 0 and less means no wait. Returns false with TypeError or
 // ValueError set; they name the argument `what`.
 bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out, const char* what = "timeout");
+// Return the spin of an object in seconds, and set it. The latter returns false with TypeError or ValueError set.
+PyObject* spin_seconds(const platform::SpinSetting& spin);
+bool set_spin_seconds(platform::SpinSetting& spin, PyObject* seconds);
 // Converts `block` and `timeout` with the meaning they have for queue.Queue: a timeout of None blocks indefinitely, 0
 // and less does not block. Returns false with TypeError or ValueError set.
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out);

@@ -92,7 +92,7 @@ class ReadersHooks final : public RingHooks {
 PyObject* put_object(BroadcastEnd* self, Publisher& publisher, PyObject* object, Deadline deadline, bool move) {
   const Ring& ring = *publisher.ring();
   ReadersHooks hooks(self, ring);
-  const platform::WaitContext wait{deadline, &hooks};
+  const platform::WaitContext wait{deadline, &hooks, &self->spin};
   if (is_frame(object)) {
     if (!may_go(self, object, {.allow_pickle = self->allow_pickle})) return nullptr;
     return hooks.ticket_or_raise(endpoint::put(publisher, endpoint::WholeFrame(frame_bytes(object)), wait));
@@ -123,7 +123,7 @@ PyObject* BroadcastEnd::put_many(PyObject* self, PyObject* iterable, Deadline de
 PyObject* BroadcastEnd::wait_for_acks(PyObject* self, std::optional<std::uint64_t> ticket, Deadline deadline) {
   return with_open(self, [&](Publisher& publisher) {
     ReadersHooks hooks(of(self), *publisher.ring());
-    return hooks.none_or_raise(publisher.wait_until_passed(ticket, {deadline, &hooks}));
+    return hooks.none_or_raise(publisher.wait_until_passed(ticket, {deadline, &hooks, &as_end(self)->spin}));
   });
 }
 
@@ -145,7 +145,7 @@ PyObject* wait_for_subscribers(PyObject* self, PyObject* const* args, Py_ssize_t
   if (!parse_wait_for_peers("wait_for_subscribers", args, nargs, keywords, &count, &deadline)) return nullptr;
   return BroadcastEnd::with_open(self, [&](Publisher& publisher) -> PyObject* {
     RingHooks hooks(as_end(self));
-    const Status attached = publisher.ring()->wait_for_readers(count, {deadline, &hooks});
+    const Status attached = publisher.ring()->wait_for_readers(count, {deadline, &hooks, &as_end(self)->spin});
     if (!attached) return hooks.raise(attached.error());
     Py_RETURN_NONE;
   });

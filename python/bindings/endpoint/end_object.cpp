@@ -12,6 +12,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/unwrap.h"
+#include "bindings/cpython/wait_hooks.h"
 
 namespace shmtree::python {
 namespace {
@@ -28,6 +29,14 @@ PyObject* get_allow_pickle(PyObject* self, void*) {
 
 PyObject* get_pickled(PyObject* self, void*) {
   return PyLong_FromUnsignedLongLong(as_end(self)->pickled.load(std::memory_order_relaxed));
+}
+
+PyObject* get_spin(PyObject* self, void*) {
+  return spin_seconds(as_end(self)->spin);
+}
+
+int set_spin(PyObject* self, PyObject* seconds, void*) {
+  return set_spin_seconds(as_end(self)->spin, seconds) ? 0 : -1;
 }
 
 PyObject* get_arena(PyObject* self, void*) {
@@ -48,6 +57,7 @@ const PyMethodDef kCommonMethods[] = {
 const PyGetSetDef kCommonAttributes[] = {
     {"closed", guarded<get_closed>, nullptr, nullptr, nullptr},
     {"allow_pickle", guarded<get_allow_pickle>, nullptr, nullptr, nullptr},
+    {"spin", guarded<get_spin>, guarded<set_spin>, nullptr, nullptr},
     {"_pickled", guarded<get_pickled>, nullptr, nullptr, nullptr},
     {"_arena", guarded<get_arena>, nullptr, nullptr, nullptr},
 };

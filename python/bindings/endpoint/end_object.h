@@ -16,6 +16,7 @@
 #include "channel/wake_hub.h"
 #include "memory/arena.h"
 #include "memory/deaths.h"
+#include "platform/spin.h"
 
 namespace shmtree::python {
 
@@ -44,6 +45,7 @@ struct EndObject {
   bool allow_pickle;
   std::atomic<std::uint64_t> pickled;  // objects passed to put() or publish() that needed a pickle
   std::atomic<PyObject*> deferred;     // an exception for the next receiving call; owned
+  platform::SpinSetting spin;          // the arena sets it when the end is attached
 };
 
 inline EndObject* as_end(PyObject* object) noexcept {

@@ -108,7 +108,8 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   Channel* channel = begin_sending(self);
   if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable, terms_of(*self))) return nullptr;
   EndHooks hooks(self, End::kSending);
-  return ticket_or_error(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
+  return ticket_or_error(self, hooks,
+                         endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks, &self->spin}));
 }
 
 // --- Taking ----------------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ PyObject* take_frames(PyObject* object, PyObject* const* args, Py_ssize_t nargs,
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
   Frames frames(self, &hooks, list.get(), most);
-  if (!endpoint::take_first(frames, *channel, {deadline, &hooks})) return nullptr;
+  if (!endpoint::take_first(frames, *channel, {deadline, &hooks, &self->spin})) return nullptr;
   endpoint::take_rest(frames, *channel);
   return list.release();
 }

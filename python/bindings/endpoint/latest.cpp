@@ -34,7 +34,7 @@ struct LatestEnd : RingEnd<LatestEnd, Store> {
 
 PyObject* publish_object(LatestEnd* self, Store& store, PyObject* object, Deadline deadline, bool move) {
   RingHooks hooks(self);
-  const platform::WaitContext wait{deadline, &hooks};
+  const platform::WaitContext wait{deadline, &hooks, &self->spin};
   const auto version_or_raise = [&](const Result<std::uint64_t>& version) {
     return version ? PyLong_FromUnsignedLongLong(*version) : hooks.raise(version.error());
   };
@@ -75,10 +75,9 @@ PyObject* version_at(const LatestEnd* self, Store& store, std::uint64_t version,
   return nullptr;
 }
 
-PyObject* newest_version(const LatestEnd* self, Store& store, std::uint64_t newer_than, Deadline deadline,
-                         CopyPolicy copy) {
+PyObject* newest_version(LatestEnd* self, Store& store, std::uint64_t newer_than, Deadline deadline, CopyPolicy copy) {
   RingHooks hooks(self);
-  const Status newer = store.wait_for_newer(newer_than, {deadline, &hooks});
+  const Status newer = store.wait_for_newer(newer_than, {deadline, &hooks, &self->spin});
   if (!newer) return hooks.raise(newer.error());
   const auto held = store.newest(newer_than);
   return held ? decoded(self, *held, store, copy) : hooks.raise(held.error());
@@ -97,7 +96,7 @@ PyObject* get_version(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
   }
   const bool is_exact = given[2] && given[2] != Py_None;
   if (is_exact && !parse_natural(given[2], "version", &version)) return nullptr;
-  const LatestEnd* const end = LatestEnd::of(self);
+  LatestEnd* const end = LatestEnd::of(self);
   return LatestEnd::with_open(self, [&](Store& store) {
     return is_exact ? version_at(end, store, version, copy) : newest_version(end, store, newer_than, deadline, copy);
   });

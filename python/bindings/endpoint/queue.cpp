@@ -55,7 +55,7 @@ PyObject* join_tasks(PyObject* self, PyObject* timeout) {
     if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
     // Other processes may complete the tasks.
     EndHooks hooks(as_endpoint(self), End::kReceiving, EndHooks::Until::kAlone);
-    return none_or_raise(as_endpoint(self), hooks, channel.tasks().join({deadline, &hooks}));
+    return none_or_raise(as_endpoint(self), hooks, channel.tasks().join({deadline, &hooks, &as_end(self)->spin}));
   });
 }
 
@@ -80,7 +80,7 @@ PyObject* reserve(PyObject* self, PyObject* args) {
     Deadline deadline;
     if (!parse_deadline(block, timeout, &deadline)) return nullptr;
     EndHooks hooks;
-    const Status reserved = channel.tasks().reserve(end_of(receiving != 0), {deadline, &hooks});
+    const Status reserved = channel.tasks().reserve(end_of(receiving != 0), {deadline, &hooks, &as_end(self)->spin});
     if (reserved.ok()) Py_RETURN_TRUE;
     if (reserved.code() == Code::kTimeout) Py_RETURN_FALSE;
     return raise_waited(as_endpoint(self), hooks, reserved.error());

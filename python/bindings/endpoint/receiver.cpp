@@ -48,7 +48,7 @@ PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   EndHooks hooks(self, End::kReceiving);
   Spare spare;
   Objects objects(self, copy, &hooks);
-  return endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks}).release();
+  return endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks, &self->spin}).release();
 }
 
 // Collects the objects of get_many().
@@ -82,7 +82,7 @@ PyObject* take_as(MakeDelivery* make, Endpoint* self, Deadline deadline, CopyPol
   Channel* channel = begin_receiving(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
-  auto delivery = channel->take({deadline, &hooks});
+  auto delivery = channel->take({deadline, &hooks, &self->spin});
   if (!delivery) return raise_waited(self, hooks, delivery.error());
   return make(self, std::move(*delivery), copy);
 }
@@ -172,7 +172,7 @@ struct ReceivingEnd {
     ManyObjects objects(self, copy, &hooks, items.get(), most);
     {
       const Span first("shmtree.get");
-      if (!endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks})) return nullptr;
+      if (!endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks, &self->spin})) return nullptr;
     }
     endpoint::receive_rest(objects, *channel, spare.buffer);
     return items.release();
@@ -204,7 +204,7 @@ PyObject* wait_until_ready(PyObject* self, PyObject* timeout) {
     Endpoint* const end = as_endpoint(self);
     if (end->deferred) Py_RETURN_TRUE;
     EndHooks hooks(end, End::kReceiving);
-    const Status ready = channel.receiving().poll({deadline, &hooks});
+    const Status ready = channel.receiving().poll({deadline, &hooks, &end->spin});
     if (ready.ok()) Py_RETURN_TRUE;
     if (ready.code() == Code::kEmpty) Py_RETURN_FALSE;
     return raise_waited(end, hooks, ready.error());

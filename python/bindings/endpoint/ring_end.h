@@ -115,8 +115,13 @@ struct RingEnd : EndObject {
       PyErr_Format(PyExc_RuntimeError, "this %s was initialised before", Self::kName);
       throw pybind11::error_already_set();
     }
+    attach_new(std::move(part), allows_pickle, name.cast<std::shared_ptr<endpoint::Name>>());
+  }
+  // Does the same for an object that no other code has seen.
+  void attach_new(std::shared_ptr<Part> part, bool allows_pickle, std::shared_ptr<endpoint::Name> name) {
     allow_pickle = allows_pickle;
-    port.attach(std::move(part), name.cast<std::shared_ptr<endpoint::Name>>());
+    spin.set_ns(part->ring()->arena()->spin().ns()).value();
+    port.attach(std::move(part), std::move(name));
   }
 };
 

@@ -68,7 +68,7 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
   Channel* channel = begin_sending(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kSending);
-  const WaitContext wait{deadline, &hooks};
+  const WaitContext wait{deadline, &hooks, &self->spin};
   if (is_frame(object)) [[unlikely]]
     return put_frame(self, *channel, object, hooks, wait);
   if (PyBytes_CheckExact(object)) return put_bytes(self, *channel, object, hooks, wait);
@@ -88,7 +88,7 @@ class Batch {
       : self_(self),
         hooks_(self, End::kSending),
         at_hand_(at_hand),
-        batch_(self->port.channel(), {deadline, &hooks_}) {}
+        batch_(self->port.channel(), {deadline, &hooks_, &self->spin}) {}
 
   // Returns false with a Python error set.
   bool add(PyObject* object) {
@@ -170,7 +170,8 @@ struct SendingEnd {
   static PyObject* wait_for_acks(PyObject* self, std::optional<std::uint64_t> ticket, Deadline deadline) {
     return with_any(self, [&](Channel& channel) {
       EndHooks hooks(as_endpoint(self), End::kSending);
-      return none_or_raise(as_endpoint(self), hooks, channel.acks().wait(ticket, {deadline, &hooks}));
+      return none_or_raise(as_endpoint(self), hooks,
+                           channel.acks().wait(ticket, {deadline, &hooks, &as_end(self)->spin}));
     });
   }
 };
@@ -211,7 +212,8 @@ PyObject* wait_for_receivers(PyObject* self, PyObject* const* args, Py_ssize_t n
   if (!parse_wait_for_peers("wait_for_receivers", args, nargs, keywords, &count, &deadline)) return nullptr;
   return with_open(self, End::kSending, [&](Channel& channel) {
     EndHooks hooks(as_endpoint(self), End::kSending, EndHooks::Until::kAttached);
-    return none_or_raise(as_endpoint(self), hooks, channel.sending().wait_for_receivers(count, {deadline, &hooks}));
+    return none_or_raise(as_endpoint(self), hooks,
+                         channel.sending().wait_for_receivers(count, {deadline, &hooks, &as_end(self)->spin}));
   });
 }
 

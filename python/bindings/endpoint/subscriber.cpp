@@ -55,7 +55,7 @@ class BroadcastBuffer {
 PyObject* read_one(SubscriberEnd* self, Subscriber& reader, Deadline deadline, CopyPolicy copy, bool* recurs) {
   RingHooks hooks(self);
   BroadcastBuffer buffer(reader);
-  const Status got = reader.get(buffer.message(), {deadline, &hooks});
+  const Status got = reader.get(buffer.message(), {deadline, &hooks, &self->spin});
   if (!got) {
     const Code code = got.code();
     *recurs = code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || hooks.was_closed();
@@ -219,8 +219,7 @@ PyObject* new_subscriber(PyTypeObject* type, std::unique_ptr<Subscriber> subscri
                          std::shared_ptr<endpoint::Name> name) {
   Ref self(SubscriberEnd::make(type, nullptr, nullptr));
   if (!self) return nullptr;
-  as_end(self.get())->allow_pickle = allow_pickle;
-  SubscriberEnd::of(self.get())->port.attach(std::move(subscriber), std::move(name));
+  SubscriberEnd::of(self.get())->attach_new(std::move(subscriber), allow_pickle, std::move(name));
   return self.release();
 }
 

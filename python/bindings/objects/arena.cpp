@@ -124,6 +124,11 @@ void bind_arena(py::module_& module) {
           "is_alive", [](Arena& arena, memory::Identity identity) { return arena.participants().is_alive(identity); },
           "identity"_a)
       .def("is_shared", &is_shared, "block"_a)
+      .def_property(
+          "spin", [](Arena& arena) { return own(spin_seconds(arena.spin())); },
+          [](Arena& arena, py::handle seconds) {
+            if (!set_spin_seconds(arena.spin(), seconds.ptr())) throw py::error_already_set();
+          })
       .def("detach", [](Arena& arena) { arena.participants().detach(); })
       .def("set_pinned", &set_pinned, "pinned"_a)
       .def_property_readonly("is_pinned_here", [](Arena& arena) { return arena.participants().is_pinned_here(); })

@@ -49,11 +49,13 @@ class Arena:
         huge_pages: Asks for huge pages, if the machine has them enabled for shared memory.
         exist_ok: If an arena has this name already, opens that arena instead. `prefault` and `huge_pages` apply to a
             new arena only.
+        spin: Seconds for which each wait of this process, at an end that it makes in the arena from now on, polls
+            before it sleeps. None takes the environment variable SHMTREE_SPIN, or 0. Each end has a property `spin`.
 
     Raises:
         FileExistsError: The name is in use and `exist_ok` is False.
         ValueError: The arena of that name has another budget than the given `max_bytes` (the error has both numbers),
-            or an argument is out of range.
+            or an argument is out of range. Also if SHMTREE_SPIN is not a number of seconds.
 
     Warns:
         RuntimeWarning: `max_bytes` is more than the memory of the machine.
@@ -76,6 +78,7 @@ class Arena:
         prefault: int = 0,
         huge_pages: bool = False,
         exist_ok: bool = False,
+        spin: float | None = None,
     ) -> None:
         if max_bytes is not None and whole("max_bytes", max_bytes) <= 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must be positive, or None")
@@ -99,6 +102,8 @@ class Arena:
 
         self._core: _core.Arena | None
         self._core, self._name = names.open_or_make(name, exist_ok, known, make)
+        if spin is not None:
+            self._core.spin = spin
         if max_bytes is not None and max_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
             text = f"max_bytes is {max_bytes}, but this machine has only {memory} bytes of memory"
             remedy = "the kernel may kill processes before the arena is full; pass a smaller max_bytes"

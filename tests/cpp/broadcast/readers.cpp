@@ -143,7 +143,7 @@ TEST_CASE("A message found after the last publisher left is returned") {
   REQUIRE(ring->check_publishers().code() == Code::kClosed);
   int polls = 0;  // two before the call sleeps, one after it has found that no publisher is left
   const auto poll = [&] { return ++polls == 3 ? success() : Status(Code::kEmpty); };
-  CHECK(ring->wait_for_item(memory::WaitFor::kMessage, "a message", patience(), poll).ok());
+  CHECK(ring->wait_for_item(memory::WaitFor::kMessage, "a message", patience(), poll, [] { return false; }).ok());
   CHECK(polls == 3);
 }
 

@@ -28,7 +28,7 @@ class Waiter {
       steps += first ? 'a' : 'A';
       return before_sleep(first);
     };
-    return memory::wait_until(waiting, context, "tests", noted_ready, noted_before_sleep);
+    return memory::wait_until(waiting, context, "tests", noted_ready, noted_before_sleep, ready);
   }
 
   memory::Event event{};
@@ -129,4 +129,39 @@ TEST_CASE("A notification ends a wait") {
             .wait(
                 patience(), [&] { return is_ready.load(); }, do_nothing)
             .value());
+}
+
+TEST_CASE("A spin that finds the condition true neither arms nor sleeps") {
+  Waiter waiter;
+  CountedWaits waits;
+  platform::SpinSetting spin;
+  spin.set_ns(3'600'000'000'000).value();
+  platform::WaitContext context = waits.until(Deadline::never());
+  context.spin = &spin;
+  int polls = 0;
+  CHECK(waiter
+            .wait(
+                context, [&] { return ++polls > 3; }, do_nothing)
+            .value());
+  CHECK(waiter.steps == "r");
+  CHECK(waits.blocks == 1);
+}
+
+TEST_CASE("A wait arms and sleeps after its spin") {
+  Waiter waiter;
+  platform::SpinSetting spin;
+  spin.set_ns(100'000).value();
+  CHECK_FALSE(waiter.wait({.deadline = Deadline::after_ns(5'000'000), .spin = &spin}, never, do_nothing).value());
+  CHECK(waiter.steps.find('R') != std::string::npos);
+}
+
+TEST_CASE("A long spin ends at the deadline, by a hook, and by an error") {
+  platform::SpinSetting spin;
+  spin.set_ns(3'600'000'000'000).value();
+  Waiter waiter;
+  CHECK_FALSE(waiter.wait({.deadline = Deadline::after_ns(1'000'000), .spin = &spin}, never, do_nothing).value());
+  Interrupting hook;
+  CHECK(waiter.wait({.hooks = &hook, .spin = &spin}, never, do_nothing).code() == Code::kInterrupted);
+  const auto peers_died = [](bool) -> Result<bool> { return Error{Code::kPeerDied, "died"}; };
+  CHECK(waiter.wait({.spin = &spin}, never, peers_died).code() == Code::kPeerDied);
 }

@@ -1,0 +1,102 @@
+// Spinning that a program asks for: a call that must wait polls for up to a set time before it sleeps.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "platform/atomics.h"
+#include "platform/clock.h"
+#include "platform/wait_policy.h"
+#include "platform/waiting.h"
+#include "shmtree/base/result.h"
+
+namespace shmtree::platform {
+
+// The spin of one object, such as an end of a channel, and what its recent spins have shown. Valid if all bytes are 0.
+//
+// A spin that was preempted has kept another thread from its core, perhaps the one that it waited for. The next waits
+// then sleep at once: first kFirstSkips of them, and twice as many after each further spin that was preempted.
+//
+// Thread-safe; a race costs one adjustment.
+class SpinSetting {
+ public:
+  // Maximum duration of a spin. 0: the program asks for none.
+  std::int64_t ns() const noexcept { return ns_.load(std::memory_order_relaxed); }
+  // kInvalid: negative.
+  Status set_ns(std::int64_t ns);
+
+  // True if the next wait must spin. Does not count cores: a process that spins is often pinned to one of several.
+  bool is_due() noexcept {
+    if (ns() == 0) return false;
+    const std::int32_t left = skips_left_.load(std::memory_order_relaxed);
+    if (left != 0) [[unlikely]]
+      skips_left_.store(left - 1, std::memory_order_relaxed);
+    return left == 0;
+  }
+  void note_spin(bool was_preempted) noexcept {
+    using namespace wait_policy;
+    const std::int32_t before = skips_.load(std::memory_order_relaxed);
+    if (was_preempted) {
+      skips_.store(std::clamp(2 * before, kFirstSkips, kMaxSkips), std::memory_order_relaxed);
+      skips_left_.store(skips_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    } else if (before != 0) {
+      skips_.store(before / 2, std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  std::atomic<std::int64_t> ns_{0};
+  std::atomic<std::int32_t> skips_{0}, skips_left_{0};
+};
+
+// Returns the spin that SHMTREE_SPIN sets for this process; 0 if it is not set. kInvalid: no number, or a negative one.
+Result<std::int64_t> spin_ns_of_environment();
+
+// The spin of one wait. It is cut into slices, between which the call checks for deaths and signals. Not thread safe.
+class Spin {
+ public:
+  explicit Spin(const WaitContext& wait) noexcept
+      : wait_(wait),
+        setting_(wait.spin != nullptr && !wait.deadline.is_immediate() && wait.spin->is_due() ? wait.spin : nullptr) {}
+
+  // False if this wait does not spin, or if its spin is over.
+  bool is_on() const noexcept { return setting_ != nullptr; }
+  void stop() noexcept { setting_ = nullptr; }
+  // Polls for one slice at most. Returns true once ready() is true; ready() must call no hook of the wait.
+  template <class Ready>
+  bool poll(const Ready& ready) noexcept {
+    const BlockingScope blocking(wait_.hooks);
+    std::int64_t last_ns = 0;  // when this slice last read the clock
+    for (std::int64_t slice_end_ns = 0;;) {
+      for (int i = 0; i < wait_policy::kSpinPollsPerClock; ++i) {
+        if (ready()) return note_success(last_ns);
+        relax_cpu();
+      }
+      const std::int64_t now_ns = monotonic_ns();  // after the first polls, because many waits end within them
+      if (end_ns_ == 0) end_ns_ = now_ns + wait_.deadline.remaining_ns(setting_->ns());
+      if (last_ns == 0) slice_end_ns = std::min(end_ns_, now_ns + wait_policy::kSpinSliceNs);
+      const bool was_preempted = last_ns != 0 && now_ns - last_ns > wait_policy::kPreemptedNs;
+      if (was_preempted || now_ns >= slice_end_ns) {
+        setting_->note_spin(was_preempted);
+        if (was_preempted || now_ns >= end_ns_) stop();
+        return false;
+      }
+      last_ns = now_ns;
+    }
+  }
+
+ private:
+  // Two sides that share a core preempt each other, and each finds its condition true when it runs again. The coarse
+  // clock is behind the other one, so it shows most of these preemptions, and no others, at a fifth of the cost.
+  bool note_success(std::int64_t last_ns) noexcept {
+    if (last_ns != 0) setting_->note_spin(coarse_monotonic_ns() - last_ns > wait_policy::kPreemptedNs);
+    return true;
+  }
+
+  const WaitContext& wait_;
+  SpinSetting* setting_;  // null: off
+  std::int64_t end_ns_ = 0;
+};
+
+}  // namespace shmtree::platform

@@ -1,0 +1,117 @@
+// Spinning that a program asks for: how long a wait polls, and when it sleeps at once instead.
+#include "platform/spin.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "support/catch2.h"
+#include "support/waits.h"
+#include "support/yields.h"
+
+using namespace shmtree;
+using namespace shmtree::platform;
+using shmtree::test::CountedWaits;
+
+namespace {
+
+constexpr std::int64_t kHourNs = 3'600'000'000'000;
+
+bool never() {
+  return false;
+}
+
+// Sets the environment variable SHMTREE_SPIN until the end of the scope.
+struct Environment {
+  explicit Environment(const char* text) { setenv("SHMTREE_SPIN", text, 1); }
+  ~Environment() { unsetenv("SHMTREE_SPIN"); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+};
+
+}  // namespace
+
+TEST_CASE("A wait without a spin setting, or with 0, does not spin") {
+  SpinSetting setting;
+  CHECK_FALSE(Spin(WaitContext{}).is_on());
+  CHECK_FALSE(Spin(WaitContext{.spin = &setting}).is_on());
+}
+
+TEST_CASE("A call that must not wait does not spin on request") {
+  SpinSetting setting;
+  setting.set_ns(kHourNs).value();
+  CHECK_FALSE(Spin(WaitContext{.deadline = Deadline::immediate(), .spin = &setting}).is_on());
+}
+
+TEST_CASE("A spin ends after its time, and after the deadline") {
+  for (const bool is_late : {false, true}) {
+    SpinSetting setting;
+    setting.set_ns(is_late ? kHourNs : 1'000'000).value();
+    const WaitContext wait{.deadline = is_late ? Deadline::after_ns(1'000'000) : Deadline::never(), .spin = &setting};
+    Spin spin(wait);
+    REQUIRE(spin.is_on());
+    while (spin.is_on()) CHECK_FALSE(spin.poll(never));
+    if (is_late) CHECK(wait.deadline.passed());
+  }
+}
+
+TEST_CASE("A spin polls in slices, outside which hooks may run") {
+  SpinSetting setting;
+  setting.set_ns(kHourNs).value();
+  CountedWaits waits;
+  WaitContext wait = waits.until(Deadline::never());
+  wait.spin = &setting;
+  Spin spin(wait);
+  CHECK_FALSE(spin.poll(never));
+  CHECK(waits.blocks == 1);
+}
+
+TEST_CASE("A spin does not yield its core on request") {
+  SpinSetting setting;
+  setting.set_ns(1'000'000).value();
+  const WaitContext wait{.spin = &setting};
+  const int before = tests::yields;
+  for (Spin spin(wait); spin.is_on();) spin.poll(never);
+  CHECK(tests::yields == before);
+}
+
+TEST_CASE("After a preempted spin, waits sleep at once, and more of them each time") {
+  SpinSetting setting;
+  setting.set_ns(kHourNs).value();
+  const WaitContext wait{.spin = &setting};
+  const auto waits_without_spin = [&] {
+    Spin spin(wait);
+    REQUIRE(spin.is_on());
+    int polls = 0;
+    spin.poll([&] {
+      // Longer than a tick of the coarse clock, and after the first read of the precise one.
+      if (++polls == wait_policy::kSpinPollsPerClock + 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      return polls > wait_policy::kSpinPollsPerClock;
+    });
+    int waits = 0;
+    while (!setting.is_due()) ++waits;
+    return waits;
+  };
+  CHECK(waits_without_spin() == wait_policy::kFirstSkips);
+  CHECK(waits_without_spin() == 2 * wait_policy::kFirstSkips);
+}
+
+TEST_CASE("A negative spin is invalid and changes nothing") {
+  SpinSetting setting;
+  setting.set_ns(5).value();
+  CHECK(setting.set_ns(-1).code() == Code::kInvalid);
+  CHECK(setting.ns() == 5);
+}
+
+TEST_CASE("SHMTREE_SPIN is a number of seconds, or an error that shows it") {
+  CHECK(spin_ns_of_environment().value() == 0);
+  CHECK((Environment("0.002"), spin_ns_of_environment().value()) == 2'000'000);
+  CHECK((Environment("1e-4"), spin_ns_of_environment().value()) == 100'000);
+  CHECK((Environment("inf"), spin_ns_of_environment().value()) > kHourNs);
+  for (const char* text : {"fast", "-1", "nan", "1s", " 1"}) {
+    const Environment set(text);
+    const auto spin = spin_ns_of_environment();
+    REQUIRE(spin.code() == Code::kInvalid);
+    CHECK(spin.error().message.find(text) != std::string::npos);
+  }
+}
