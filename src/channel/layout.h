@@ -55,7 +55,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 15;
+constexpr std::uint32_t kChannelVersion = 16;
 
 // One slot of the ring. `block` is a packed BlockRef, or 0 for an inline frame, which then follows the slot.
 struct RingSlot {
@@ -297,26 +297,29 @@ struct ChannelHeader {
 
   // Written by senders, under senders_lock.
   alignas(64) std::atomic<std::uint32_t> senders_lock;  // a lock word
-  std::atomic<std::uint64_t> tail;          // Primary: ticket of the next message to send. Tickets never wrap.
-  std::atomic<std::uint64_t> tail_segment;  // Derived: last segment of the chain.
-  std::atomic<std::uint64_t> cached_head;   // Derived: at most `head`.
-  std::atomic<std::uint64_t> bytes_in;      // Derived: bytes_in - bytes_out is in the ring or returned.
-  std::atomic<std::uint64_t> limit;         // Derived: capacity, or less while there is no memory for a longer ring.
-  std::atomic<std::uint32_t> also_queued;   // Derived: `returned` or more, written by receivers.
+  std::atomic<std::uint64_t> tail_segment;              // Derived: last segment of the chain.
+  std::atomic<std::uint64_t> cached_head;               // Derived: at most `head`.
+  std::atomic<std::uint64_t> bytes_in;                  // Derived: bytes_in - bytes_out is in the ring or returned.
+  std::atomic<std::uint64_t> limit;        // Derived: capacity, or less while there is no memory for a longer ring.
+  std::atomic<std::uint32_t> also_queued;  // Derived: `returned` or more, written by receivers.
   std::uint32_t unused;
   std::atomic<std::uint64_t> tap;  // primary: packed BlockRef of the tap's notes, 0: no tap
 
+  // Also written by senders, under senders_lock. Receivers that wait poll it, so it shares its cache line, and the one
+  // that processors fetch with it, with no other word that senders or receivers write.
+  alignas(128) std::atomic<std::uint64_t> tail;  // Primary: ticket of the next message to send. Tickets never wrap.
+
   // Written by receivers, under receivers_lock.
-  alignas(64) std::atomic<std::uint32_t> receivers_lock;  // a lock word
-  std::atomic<std::uint32_t> timed;                       // 1: receipts store their times in the notes that `tap` names
-  std::atomic<std::uint64_t> head;                        // primary: ticket of the next message to receive
-  std::atomic<std::uint64_t> head_segment;                // primary: first segment of the chain
-  std::atomic<std::uint64_t> cached_tail;                 // derived: at most `tail`
-  std::atomic<std::uint64_t> bytes_out;                   // derived: see bytes_in
-  std::atomic<std::uint64_t> records;   // primary: first block of the chain of records, 0 before the first take
-  std::atomic<std::uint32_t> taken;     // derived: number of records taken or returned
-  std::atomic<std::uint32_t> returned;  // derived: number of records returned
-  std::atomic<std::uint32_t> rejected;  // derived: number of records rejected
+  alignas(128) std::atomic<std::uint32_t> receivers_lock;  // a lock word
+  std::atomic<std::uint32_t> timed;         // 1: receipts store their times in the notes that `tap` names
+  std::atomic<std::uint64_t> head;          // primary: ticket of the next message to receive
+  std::atomic<std::uint64_t> head_segment;  // primary: first segment of the chain
+  std::atomic<std::uint64_t> cached_tail;   // derived: at most `tail`
+  std::atomic<std::uint64_t> bytes_out;     // derived: see bytes_in
+  std::atomic<std::uint64_t> records;       // primary: first block of the chain of records, 0 before the first take
+  std::atomic<std::uint32_t> taken;         // derived: number of records taken or returned
+  std::atomic<std::uint32_t> returned;      // derived: number of records returned
+  std::atomic<std::uint32_t> rejected;      // derived: number of records rejected
 
   Event items;        // there is a message to receive
   Event space;        // a message was received: there is space for one more
@@ -359,8 +362,8 @@ struct ChannelHeader {
   std::uint32_t requests;            // 1: a Service's channel, into which only its clients put
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);
-static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 476);
-static_assert(offsetof(ChannelHeader, tap) == 120 && offsetof(ChannelHeader, timed) == 132);
-static_assert(offsetof(ChannelHeader, senders_lock) == 64 && offsetof(ChannelHeader, receivers_lock) == 128);
+static_assert(offsetof(ChannelHeader, reserved) == 48 && offsetof(ChannelHeader, portable) == 604);
+static_assert(offsetof(ChannelHeader, tap) == 112 && offsetof(ChannelHeader, timed) == 260);
+static_assert(offsetof(ChannelHeader, senders_lock) == 64 && offsetof(ChannelHeader, receivers_lock) == 256);
 
 }  // namespace shmtree::channel
