@@ -1,7 +1,6 @@
 #include "channel/sending.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "channel/deadlock.h"
@@ -231,6 +230,17 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
   return *came ? success() : still_full();
 }
 
+// Drops the oldest message, and puts again after `put` has failed. Under the senders' lock, which it releases. Not
+// inlined: other puts would clear the memory of the dropped message.
+[[gnu::noinline]] RingTail::Put Sending::drop_put_and_unlock(std::span<Outgoing> messages, Identity me,
+                                                             OwnedBlock& spare, RingTail::Put put) {
+  Receiving::Drop drop;
+  if (receiving_.try_drop_oldest(drop, me)) put = parts_.tail.put(messages, me, spare);
+  parts_.control.arena.unlock(parts_.control.shared.senders_lock);
+  receiving_.finish(drop);
+  return put;
+}
+
 // Puts the first few of `messages` that there is space for, under one lock. With `may_drop`, drops the oldest message
 // to make space. If none was put, the caller calls wait_until_space().
 Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
@@ -245,12 +255,11 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
     Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
     if (!locked) return std::move(locked).error();
     RingTail::Put put = parts_.tail.put(sound, *me, spare);
-    std::optional<Receiving::Drop> drop;
     if (may_drop && (put.space == Space::kFull || put.space == Space::kFullOfBytes)) [[unlikely]] {
-      if (receiving_.try_drop_oldest(drop.emplace(), *me)) put = parts_.tail.put(sound, *me, spare);
+      put = drop_put_and_unlock(sound, *me, spare, put);
+    } else {
+      parts_.control.arena.unlock(shared.senders_lock);
     }
-    parts_.control.arena.unlock(shared.senders_lock);
-    if (drop) receiving_.finish(*drop);
     if (put.space == Space::kYes) {
       for (Outgoing& message : sound.first(put.count)) {
         if (message.block.valid()) message.block.publish();

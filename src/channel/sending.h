@@ -44,6 +44,7 @@ class Sending {
   using Put = RingTail::Put;  // `count` is 0 if there was no space
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait);
+  Put drop_put_and_unlock(std::span<Outgoing> messages, Identity me, OwnedBlock& spare, Put put);
   // Waits until RingTail::space_for() finds space for the message. `may_grow` is false if there was no memory for
   // another segment.
   Status wait_until_space(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, bool may_grow,

@@ -67,14 +67,14 @@ class Watchers {
     if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNoIdentity) {
       memory::notify_all(shared.items);
     } else {
-      memory::notify(shared.items);
+      memory::notify_after_unlock(shared.items);
     }
   }
   // Wakes calls that wait for space, for all messages to be received, or for remaining messages. Only one call that
   // waits for a slot wakes; it wakes the next one if it leaves some (Sending).
   void announce_received() noexcept {
     ChannelHeader& shared = control_.shared;
-    platform::fence_seq_cst();  // the receipt is visible before the flags are read
+    platform::fence_after_exchange();  // the receipt is visible before the flags are read
     if (platform::load_relaxed(shared.watched[End::kSending]) != 0 && !control_.is_pipe()) [[unlikely]]
       send_bytes(control_, End::kSending);  // a pipe has no limit, so none of its senders waits for a receipt
     refresh_fd(End::kReceiving);

@@ -38,9 +38,8 @@ void offer_core() noexcept {
                 std::memory_order_relaxed);
 }
 
-// Returns true if a thread was waiting.
+// Returns true if a thread was waiting. Call it after a full barrier that follows the publication.
 bool wake(Event& event, int count) noexcept {
-  fence_seq_cst();  // what was published is visible before the flag is read
   if (load_relaxed(event.waiters) == 0 || exchange_seq_cst(event.waiters, 0u) == 0) return false;
   add(event.sequence, 1u);
   futex_wake(event.sequence, count);
@@ -50,9 +49,15 @@ bool wake(Event& event, int count) noexcept {
 }  // namespace
 
 void notify(Event& event) noexcept {
+  fence_seq_cst();  // what was published is visible before the flag is read
+  if (wake(event, 1)) offer_core();
+}
+void notify_after_unlock(Event& event) noexcept {
+  fence_after_exchange();
   if (wake(event, 1)) offer_core();
 }
 void notify_all(Event& event) noexcept {
+  fence_seq_cst();
   wake(event, INT_MAX);
 }
 

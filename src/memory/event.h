@@ -22,6 +22,8 @@ namespace shmtree::memory {
 
 // Wakes one waiter, if there may be one, and may yield the core to it. Call it last, after unlocking.
 void notify(Event& event) noexcept;
+// Does the same right after the caller has unlocked, which is the barrier between the publication and the flag.
+void notify_after_unlock(Event& event) noexcept;
 // Wakes all waiters, for a condition that holds for each of them (closed, peer died).
 void notify_all(Event& event) noexcept;
 

@@ -140,6 +140,16 @@ inline void fence_release() noexcept {
 }
 #endif
 
+// The full barrier that follows a read-modify-write of this thread, such as an unlock, with no publication in between.
+// On x86 that instruction is one itself.
+inline void fence_after_exchange() noexcept {
+#if defined(__x86_64__)
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#else
+  fence_seq_cst();
+#endif
+}
+
 // Tells the core that this is a spin loop.
 inline void relax_cpu() noexcept {
 #if defined(__x86_64__)
