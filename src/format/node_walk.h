@@ -33,7 +33,7 @@
 
 namespace shmtree::format {
 
-// How a parent refers to a child.
+// The position of a child in its parent.
 struct Place {
   enum Role : std::uint8_t { kPart, kItem, kField, kKey, kValue };
   Role role = kPart;

@@ -14,7 +14,7 @@ namespace shmtree::python {
 // Returns one line per node: kind, class, value or shape, bytes. Shortens long containers and texts.
 Result<std::string> describe_frame(std::span<const std::byte> frame);
 
-// What an error says of a node.
+// The facts that an error reports of a node.
 struct NodeFacts {
   std::optional<std::string> path{};  // from the root, such as `["obs"][0].field`; empty for the root
   std::vector<std::string> fields{};  // names, if it is a dataclass

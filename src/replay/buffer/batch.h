@@ -91,7 +91,7 @@ class Batch {
   std::span<float> importances() const noexcept { return numbers<float>(kImportances); }        // with priorities only
   std::span<double> probabilities() const noexcept { return numbers<double>(kProbabilities); }  // with priorities only
   std::span<bool> mask() const noexcept { return numbers<bool>(kMask); }  // sequences only: true where there is a row
-  // With hindsight only: the row whose goal each row has, or kNoRow for a row with its own.
+  // With hindsight only: for each row, the row that achieved its goal, or kNoRow if it has its own goal.
   std::span<std::uint64_t> goals() const noexcept { return numbers<std::uint64_t>(kGoals); }
   // Returns the array of an output of the data, which may be one that was given to sample().
   const std::byte* data(std::size_t number) const noexcept { return data_[number]; }

@@ -75,7 +75,7 @@ TEST_CASE("A spin does not yield its core on request") {
   CHECK(tests::yields == before);
 }
 
-TEST_CASE("After a preempted spin, waits sleep at once, and more of them each time") {
+TEST_CASE("A preempted spin makes more and more waits sleep at once") {
   SpinSetting setting;
   setting.set_ns(kHourNs).value();
   const WaitContext wait{.spin = &setting};
@@ -103,7 +103,7 @@ TEST_CASE("A negative spin is invalid and changes nothing") {
   CHECK(setting.ns() == 5);
 }
 
-TEST_CASE("SHMTREE_SPIN is a number of seconds, or an error that shows it") {
+TEST_CASE("SHMTREE_SPIN is a number of seconds") {
   CHECK(spin_ns_of_environment().value() == 0);
   CHECK((Environment("0.002"), spin_ns_of_environment().value()) == 2'000'000);
   CHECK((Environment("1e-4"), spin_ns_of_environment().value()) == 100'000);
