@@ -1,7 +1,7 @@
 """Puts and gets a few samples for callgrind. bench/instructions.py runs it and compares the counts.
 
-Each piece of work runs a few times, to allocate memory and fill caches, and once more as the operand of `@=`, of which
-callgrind counts the instructions. No other code of the process uses this operator. Prints the versions of the
+Each piece of work runs a few times, to allocate memory and fill caches, and once more as the operand of `@=`, which
+callgrind measures. No other code of the process uses this operator. Prints the versions of the
 interpreter and of NumPy, then the name of each piece, in order.
 
 With a name as argument, counts only that piece, which shows where its instructions go:
@@ -78,7 +78,7 @@ def count(wanted: str | None) -> None:
             else:
                 work()
 
-    # The first calls of `@=` fill the interpreter's caches. Of calls with one name, the last counts.
+    # The first calls of `@=` fill the interpreter's caches. If a name repeats, the last call is used.
     for _ in range(3):
         count_calls({"nothing": partial(id, None)})
     for name, sample in SAMPLES.items():

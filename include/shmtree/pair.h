@@ -313,10 +313,11 @@ class Sender {
   /// Closes like close(), and reports a failure, such as an exception that this process has caught: receivers get all
   /// messages, and then kPeerDied with this process's id instead of kClosed.
   void fail();
-  /// Makes each wait of this object poll for up to that time before it sleeps; 0 restores the adaptive spin. Applies to
-  /// all copies of this handle, in this process. The arena sets it at first (ArenaOptions::spin). kInvalid: negative.
+  /// Makes each wait of this object poll for up to `spin` before it sleeps. With 0, only puts and gets of channels
+  /// spin, adaptively. Applies to all copies of this handle, in this process. Its arena sets the first value
+  /// (ArenaOptions::spin). kInvalid: negative.
   Status set_spin(std::chrono::nanoseconds spin) const;
-  /// Returns that time.
+  /// Returns the time that set_spin() or the arena has set.
   std::chrono::nanoseconds spin() const noexcept;
   /// True if close() was called or this object was moved from.
   bool closed() const noexcept;

@@ -156,22 +156,22 @@ struct ReplayRelabelled {
   ArrayView achieved{};                 ///< The goals that the rows achieved, of shape (rows.size(), ...).
   ArrayView desired{};                  ///< Their new goals, of the same shape.
   std::span<double> rewards{};          ///< Set the reward of each row.
-  /// Set `has_terminated`, and whether the goal ends the episode of each row. This sets ReplayBatch::discount(), and
-  /// `terminated` (or `done`) in the data. Otherwise they stay as they are.
+  /// For each row, true if the goal ends the episode. If `has_terminated` is set, these values set
+  /// ReplayBatch::discount(), and `terminated` (or `done`) in the data.
   std::span<bool> terminated{};
   bool has_terminated = false;  ///< See `terminated`.
 };
 
 /// Hindsight experience replay (M. Andrychowicz et al., NeurIPS 2017): the desired goals of some sampled rows are
 /// replaced by goals that rows of their episodes achieved. The goal that a row achieved is the achieved goal of its
-/// successor. Therefore the buffer needs ReplayEpisodes::next with the key of the achieved goal, and an n_step of 1. An
-/// episode that has not ended counts up to its last row that can be sampled.
+/// successor. Therefore the buffer needs ReplayEpisodes::next with the key of the achieved goal, and an n_step of 1. In
+/// an unfinished episode, only rows that can be sampled give goals.
 struct ReplayHindsight {
   std::function<void(ReplayRelabelled&)> reward{};  ///< Computes the rewards. sample() passes its exceptions on.
   ReplayGoals strategy = ReplayGoals::kFuture;      ///< Rows from which the goals are chosen.
-  double k = 4;                                     ///< Average relabelled rows for each row that keeps its goal.
-  std::string achieved = "obs/achieved_goal";       ///< Path of the goal that an observation achieved.
-  std::string desired = "obs/desired_goal";         ///< Path of the goal, a leaf of the same dtype and shape.
+  double k = 4;                                ///< Mean number of relabelled rows for each row that keeps its goal.
+  std::string achieved = "obs/achieved_goal";  ///< Path of the goal that an observation achieved.
+  std::string desired = "obs/desired_goal";    ///< Path of the goal, a leaf of the same dtype and shape.
 };
 
 /// Options for ReplayBuffer::sample().

@@ -118,9 +118,9 @@ def _pack_aside(obj: object, /) -> Frame:
     """Works like pack(), but the frame may contain ends. Records no transfer of them; for inspection only."""
 
 def _first_refused(obj: object, known: list[Any], /) -> tuple[str, Any, str] | None:
-    """Returns the first part of the object that has no native kind and is not in the list, between its path and itself.
+    """Returns (path, part, outer path) for the first part that has no native kind and is not in `known`.
 
-    The second path differs from the first if the part contains itself: it is the path of the part around the other.
+    The outer path differs if the part contains itself: it is where the part first occurs.
     """
 
 def _load_frame(buffer: Buffer, portable: bool, trusted: bool, /) -> Frame:
@@ -306,10 +306,11 @@ class _End:
         """True if this object may send and load pickles."""
     @property
     def spin(self) -> float:
-        """Seconds for which each wait of this object polls before it sleeps; 0.0 leaves that to an adaptive spin.
+        """Seconds for which each wait of this object polls before it sleeps.
 
-        It belongs to this object in this process. Its arena, or the environment variable SHMTREE_SPIN, sets it at
-        first. See "Spinning" in the documentation before you set it, because a spin occupies a core.
+        With 0.0, only puts and gets of channels spin, adaptively. The setting belongs to this object in this process.
+        Its arena, or the environment variable SHMTREE_SPIN, sets the first value. See "Spinning" in the documentation
+        before you set it, because a spin occupies a core.
         """
     @spin.setter
     def spin(self, seconds: float, /) -> None: ...

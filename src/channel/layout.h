@@ -305,8 +305,8 @@ struct ChannelHeader {
   std::uint32_t unused;
   std::atomic<std::uint64_t> tap;  // primary: packed BlockRef of the tap's notes, 0: no tap
 
-  // Also written by senders, under senders_lock. Receivers that wait poll it, so it shares its cache line, and the one
-  // that processors fetch with it, with no other word that senders or receivers write.
+  // Also written by senders, under senders_lock. Waiting receivers poll it, so no other word that senders or receivers
+  // write is in its pair of cache lines.
   alignas(128) std::atomic<std::uint64_t> tail;  // Primary: ticket of the next message to send. Tickets never wrap.
 
   // Written by receivers, under receivers_lock.

@@ -230,8 +230,8 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
   return *came ? success() : still_full();
 }
 
-// Drops the oldest message, and puts again after `put` has failed. Under the senders' lock, which it releases. Not
-// inlined: other puts would clear the memory of the dropped message.
+// After `put` has failed, drops the oldest message and puts again. Under the senders' lock, which it releases. Not
+// inlined: otherwise every put would clear the memory of a Drop.
 [[gnu::noinline]] RingTail::Put Sending::drop_put_and_unlock(std::span<Outgoing> messages, Identity me,
                                                              OwnedBlock& spare, RingTail::Put put) {
   Receiving::Drop drop;

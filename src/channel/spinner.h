@@ -30,7 +30,7 @@ namespace policy = platform::wait_policy;
 // halves the speed of both. So after a wait that succeeds at once, the next waits begin with a backoff. It reads
 // nothing until about `enough` messages, or free slots, have accumulated.
 //
-// If the program asks for a spin (platform/spin.h), that takes the place of this one.
+// A spin that the program asks for (platform/spin.h) replaces the adaptive spin.
 //
 // Thread-safe; a race costs one adjustment.
 class Spinner {

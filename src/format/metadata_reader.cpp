@@ -102,7 +102,7 @@ bool is_known(::capnp::AnyStruct::Reader any) {
   return corrupt("its metadata is not a valid Cap'n Proto message of schema/shmtree.capnp");
 }
 
-// Reads what write_metadata() writes, without the library: every pointer has the only value that is possible there.
+// Reads what write_metadata() writes, without the library: in this order, each pointer can have only one value.
 class WrittenOrder {
  public:
   explicit WrittenOrder(std::span<const std::uint64_t> words) noexcept

@@ -1,9 +1,9 @@
 // Reads the nodes of a frame in order, by the rules of grammar.h, and passes what they contain to a visitor.
 //
-// This is the one place that knows which values a node takes from the columns. It limits the depth, counts the children
-// against the nodes that are left, and checks flags, kinds of parts, blobs, ranges in other blocks and references. A
-// visitor checks the contents that matter to it, such as UTF-8. Both report a failure with FrameReader::fail(), after
-// which the walk ends soon; values that the visitor gets meanwhile are zeros or empty.
+// Checking, describing and decoding to an Item share this reading of the columns. It limits the depth, counts the
+// children against the nodes that are left, and checks flags, kinds of parts, blobs, ranges in other blocks and
+// references. A visitor checks the contents that matter to it, such as UTF-8. Both report a failure with
+// FrameReader::fail(), after which the walk ends soon; values that the visitor gets meanwhile are zeros or empty.
 //
 // A visitor has these members; `node` is what its begin() returned for the node that has the value:
 //   struct Node              its own data about a node whose parts are being read; default-constructible

@@ -22,7 +22,7 @@ namespace shmtree::memory {
 
 // Wakes one waiter, if there may be one, and may yield the core to it. Call it last, after unlocking.
 void notify(Event& event) noexcept;
-// Does the same right after the caller has unlocked, which is the barrier between the publication and the flag.
+// notify() for a caller that has just unlocked: the unlock orders the publication before the flag is read.
 void notify_after_unlock(Event& event) noexcept;
 // Wakes all waiters, for a condition that holds for each of them (closed, peer died).
 void notify_all(Event& event) noexcept;
@@ -73,13 +73,15 @@ class TakingCondition {
 //
 //   ready()        checks the condition, and may note what it finds. It runs at least once after the deadline.
 //   before_sleep(first)
-//                  runs before each sleep, while the event is armed; `first` is true before the first one. It looks for
-//                  changes that wake no thread, such as deaths. If it returns true, it changed something, so ready() is
-//                  checked again before the call sleeps. An error ends the wait; to report it only if ready() is still
-//                  false, before_sleep() checks that itself (a TakingCondition if ready() changes anything).
+//                  runs before each sleep, while the event is armed, and after each slice of a spin, while it is not.
+//                  `first` is true in the first call. It looks for changes that wake no thread, such as deaths. If it
+//                  returns true, it changed something, so ready() is checked again before the call sleeps. An error
+//                  ends the wait; to report it only if ready() is still false, before_sleep() checks that itself (a
+//                  TakingCondition if ready() changes anything).
 //
-//   polled()       is what a spin polls (platform/spin.h), before the first sleep: ready(), or a condition under which
-//                  ready() may become true. It takes no lock that another process may hold, and calls no hook.
+//   polled()       is what a spin polls (platform/spin.h), before the first sleep: ready(), or a sign that ready() may
+//   be
+//                  true. polled() must take no lock that another process may hold, and call no hook.
 //
 // Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
 // wait. A call that may not wait arms nothing.
@@ -92,7 +94,7 @@ Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, con
   for (bool checked = false;; checked = true) {
     const bool spins = spin.is_on();
     if (spins) {
-      if (spin.poll(polled)) spin.stop();  // if another thread was faster, this one sleeps
+      if (spin.poll(polled)) spin.stop();  // if another thread took it, this thread sleeps
     } else if (checked && !is_over) {
       waiting.arm();
     }

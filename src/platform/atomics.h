@@ -141,7 +141,7 @@ inline void fence_release() noexcept {
 #endif
 
 // The full barrier that follows a read-modify-write of this thread, such as an unlock, with no publication in between.
-// On x86 that instruction is one itself.
+// On x86 the read-modify-write is a full barrier.
 inline void fence_after_exchange() noexcept {
 #if defined(__x86_64__)
   std::atomic_signal_fence(std::memory_order_seq_cst);

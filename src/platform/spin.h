@@ -15,8 +15,10 @@ namespace shmtree::platform {
 
 // The spin of one object, such as an end of a channel, and what its recent spins have shown. Valid if all bytes are 0.
 //
-// A spin that was preempted has kept another thread from its core, perhaps the one that it waited for. The next waits
-// then sleep at once: first kFirstSkips of them, and twice as many after each further spin that was preempted.
+// A thread that spins may keep the thread that it waits for from its core. It was preempted then, or its spins end in
+// vain, because the other thread runs only once this one sleeps. So after a spin that was preempted, and after the last
+// of kVainSpins in a row that ended in vain, the next waits sleep at once. At first these are kFirstSkips waits, then
+// twice as many each time, up to kMaxSkips or kMaxVainSkips. A spin that succeeds halves the number.
 //
 // Thread-safe; a race costs one adjustment.
 class SpinSetting {
@@ -34,20 +36,26 @@ class SpinSetting {
       skips_left_.store(left - 1, std::memory_order_relaxed);
     return left == 0;
   }
-  void note_spin(bool was_preempted) noexcept {
+  enum class Ended { kReady, kPreempted, kInVain };
+  void note_spin(Ended how) noexcept {
     using namespace wait_policy;
-    const std::int32_t before = skips_.load(std::memory_order_relaxed);
-    if (was_preempted) {
-      skips_.store(std::clamp(2 * before, kFirstSkips, kMaxSkips), std::memory_order_relaxed);
+    const std::int32_t skips = skips_.load(std::memory_order_relaxed), vain = vain_.load(std::memory_order_relaxed);
+    if (how == Ended::kReady) {
+      if (vain != 0) vain_.store(0, std::memory_order_relaxed);
+      if (skips != 0) skips_.store(skips / 2, std::memory_order_relaxed);
+    } else if (how == Ended::kPreempted || vain + 1 >= kVainSpins) {
+      const std::int32_t most = how == Ended::kPreempted ? kMaxSkips : kMaxVainSkips;
+      skips_.store(std::clamp(2 * skips, kFirstSkips, most), std::memory_order_relaxed);
       skips_left_.store(skips_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    } else if (before != 0) {
-      skips_.store(before / 2, std::memory_order_relaxed);
+    } else {
+      vain_.store(vain + 1, std::memory_order_relaxed);
     }
   }
 
  private:
   std::atomic<std::int64_t> ns_{0};
   std::atomic<std::int32_t> skips_{0}, skips_left_{0};
+  std::atomic<std::int32_t> vain_{0};  // spins in a row that ended in vain, up to kVainSpins - 1
 };
 
 // Returns the spin that SHMTREE_SPIN sets for this process; 0 if it is not set. kInvalid: no number, or a negative one.
@@ -74,29 +82,37 @@ class Spin {
         relax_cpu();
       }
       const std::int64_t now_ns = monotonic_ns();  // after the first polls, because many waits end within them
-      if (end_ns_ == 0) end_ns_ = now_ns + wait_.deadline.remaining_ns(setting_->ns());
+      if (end_ns_ == 0) {
+        end_ns_ = now_ns + wait_.deadline.remaining_ns(setting_->ns());
+        ends_at_deadline_ = end_ns_ - now_ns < setting_->ns();
+      }
       if (last_ns == 0) slice_end_ns = std::min(end_ns_, now_ns + wait_policy::kSpinSliceNs);
       const bool was_preempted = last_ns != 0 && now_ns - last_ns > wait_policy::kPreemptedNs;
-      if (was_preempted || now_ns >= slice_end_ns) {
-        setting_->note_spin(was_preempted);
-        if (was_preempted || now_ns >= end_ns_) stop();
-        return false;
-      }
+      if (was_preempted) return give_up(SpinSetting::Ended::kPreempted);
+      if (now_ns >= end_ns_) return ends_at_deadline_ ? (stop(), false) : give_up(SpinSetting::Ended::kInVain);
+      if (now_ns >= slice_end_ns) return false;
       last_ns = now_ns;
     }
   }
 
  private:
   // Two sides that share a core preempt each other, and each finds its condition true when it runs again. The coarse
-  // clock is behind the other one, so it shows most of these preemptions, and no others, at a fifth of the cost.
+  // clock lags behind the precise one: it shows most of these preemptions, no false ones, and costs less.
   bool note_success(std::int64_t last_ns) noexcept {
-    if (last_ns != 0) setting_->note_spin(coarse_monotonic_ns() - last_ns > wait_policy::kPreemptedNs);
+    const bool was_preempted = last_ns != 0 && coarse_monotonic_ns() - last_ns > wait_policy::kPreemptedNs;
+    setting_->note_spin(was_preempted ? SpinSetting::Ended::kPreempted : SpinSetting::Ended::kReady);
     return true;
+  }
+  bool give_up(SpinSetting::Ended how) noexcept {
+    setting_->note_spin(how);
+    stop();
+    return false;
   }
 
   const WaitContext& wait_;
   SpinSetting* setting_;  // null: off
   std::int64_t end_ns_ = 0;
+  bool ends_at_deadline_ = false;
 };
 
 }  // namespace shmtree::platform

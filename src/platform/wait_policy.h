@@ -77,7 +77,7 @@ constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
 constexpr int kPollsPerClock = 8;
 // First and maximum number of failed spins after which spinning stops. A single late message must not stop it.
 constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
-// Waits without a spin until the next try, doubled with every try that fails. Also for platform/spin.h.
+// Number of waits that skip the spin, doubled with every try that fails. Also used by platform/spin.h.
 constexpr std::int32_t kFirstSkips = 32, kMaxSkips = 1024;
 // A wait that takes less time than this has succeeded at once. Later waits then begin with a backoff (Spinner).
 constexpr std::int64_t kAtOnceNs = 700;
@@ -90,6 +90,9 @@ constexpr std::uint64_t kEnoughMessages = 32;
 
 // Polls between two reads of the clock: about 1 us.
 constexpr int kSpinPollsPerClock = 32;
+// Number of spins in a row that end in vain, after which waits sleep at once: a program that is idle for a moment has
+// fewer. Maximum number of these waits.
+constexpr std::int32_t kVainSpins = 4, kMaxVainSkips = 256;
 // Maximum time without a check for deaths and signals.
 constexpr std::int64_t kSpinSliceNs = 10'000'000;
 

@@ -197,7 +197,7 @@ std::string_view text_of(PyObject* ascii) noexcept {
 
 }  // namespace
 
-// Appends the name of a key that an earlier message had, too. May return false for some of them.
+// Appends the name of a key that an earlier message had. May return false for some of these keys.
 [[gnu::always_inline]] inline bool Encoder::known_name(PyObject* str) {
   NameCache& names = session_.names();
   NameCache::Entry* const entry = names.find(str);

@@ -39,7 +39,7 @@ struct EncodeOptions {
   LoanBook* loans = nullptr;  // decides for each array on a ViewOwner if it goes by reference
   // Records the ends in the message, which are then sent as handles. If null, ends are pickled.
   endpoint::MessageTransfers* transfers = nullptr;
-  // A list of objects that are left out of the message if they are refused, to find the next one that is. The message
+  // Refused objects in this list are left out of the message, so that the next refused object is found. The message
   // must not be sent. Null: there are none.
   PyObject* excused = nullptr;
 };

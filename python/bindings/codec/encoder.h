@@ -78,7 +78,7 @@ class Encoder {
 
   // Gives up because `object` has no native kind: requests pickle, or fails if it is refused.
   bool needs_pickle(PyObject* object);
-  // Reports `object` as refused, with `format` as the text, a %.200s of which is the name of its class.
+  // Reports `object` as refused, with the text `format`; its %.200s is the name of the class.
   bool refuse(PyObject* object, const char* format);
   // Call it if a part of the flattened form of `object` could not be encoded. Reports `object` as refused in place of
   // that part, which has no path. Returns false.

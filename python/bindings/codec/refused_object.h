@@ -51,8 +51,8 @@ class RefusedObject {
     if (object == object_.get()) inner_steps_ = steps_.size();
   }
 
-  // Return the path as a str; null with a Python error set. A value that contains itself has two: that of the value,
-  // and that of its occurrence inside itself.
+  // Return the path as a str; null with a Python error set. A value that contains itself has two paths: outer and
+  // inner.
   Ref path() const { return path_from(inner_steps_); }
   Ref path_of_inner() const { return path_from(0); }
 

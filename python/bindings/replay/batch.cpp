@@ -118,7 +118,7 @@ void ReplayBatch::set_rewards(py::handle rewards, py::handle terminated) const {
     if (!PyArray_CheckExact(array.ptr()) || PyArray_TYPE(as_array(array.ptr())) != type ||
         !PyArray_ISCARRAY_RO(as_array(array.ptr())) ||
         static_cast<std::size_t>(PyArray_SIZE(as_array(array.ptr()))) != size) {
-      throw py::value_error("there must be a reward for each of the " + std::to_string(size) + " relabelled rows");
+      throw py::value_error("there must be one value for each of the " + std::to_string(size) + " relabelled rows");
     }
     return std::span(static_cast<const Number*>(PyArray_DATA(as_array(array.ptr()))), size);
   };

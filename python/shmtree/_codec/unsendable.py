@@ -51,7 +51,7 @@ class _Trial(pickle.Pickler):
 
 
 def _try(value: Any, error: Exception) -> list[Any] | None:
-    """Returns the objects that a trial meets if it raises such an error."""
+    """Returns the objects that a trial pickle met if it raised an error of this type."""
     trial = _Trial(isinstance(error, NotPortable))
     try:
         trial.dump(value)
@@ -96,7 +96,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def path_of_unsendable(value: Any, error: Exception) -> str | None:
     """Returns the path to the innermost object that pickle refuses with such an error, if a trial finds one.
 
-    The last object that pickle meets is the one, or a part that its class made for pickle.
+    That is the last object that pickle meets, or the one that produced it for pickle.
     """
     met = _try(value, error)
     if met is None:

@@ -29,8 +29,8 @@ class Hindsight:
     its episode achieved, and `reward` computes its reward. The goal that a row achieved is the achieved goal of the
     observation after it. Therefore the buffer needs `Episodes.next` with the key of the achieved goal.
 
-    An episode that has not ended counts up to its last row that can be sampled. Rows that were overwritten are not
-    used. If a sampled row itself was overwritten meanwhile, it keeps its goal.
+    In an unfinished episode, only rows that can be sampled give goals. Rows that were overwritten give none. A sampled
+    row keeps its goal if no goal could be read.
 
     Attributes:
         reward: Function ``reward(achieved, desired, rows)``, such as ``compute_reward`` of a Gymnasium environment with
@@ -104,6 +104,6 @@ def _numpy(leaf: Any) -> Array:
 def _one_each(what: str, given: Any, n: int, dtype: Any) -> Array:
     array = np.asarray(given)
     if array.shape != (n,) or array.dtype.kind not in "biuf":
-        text = f"the {what} that the function of Hindsight returned has the shape {array.shape} of {array.dtype}"
-        raise ValueError(f"{text}; it must have a number for each of the {n} relabelled rows")
+        text = f"the function of Hindsight returned a {what} of shape {array.shape} and dtype {array.dtype}"
+        raise ValueError(f"{text}; it must have one number for each of the {n} relabelled rows")
     return np.ascontiguousarray(array, dtype)

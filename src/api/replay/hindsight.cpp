@@ -37,7 +37,7 @@ struct Goals {
 }  // namespace
 
 Result<replay::Hindsight> hindsight_of(const replay::Spec& spec, const ReplayHindsight& how) {
-  if (!how.reward) return invalid("hindsight has no reward; it must be a function");
+  if (!how.reward) return invalid("hindsight needs a reward function: set ReplayHindsight::reward");
   if (how.strategy > ReplayGoals::kEpisode) return no_enumerator("strategy", how.strategy);
   return replay::Hindsight::of(spec,
                                {static_cast<replay::GoalStrategy>(how.strategy), how.k, {how.achieved}, {how.desired}});

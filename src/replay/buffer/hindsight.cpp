@@ -87,10 +87,10 @@ Status check_goals(const Spec& spec, const Hindsight& how) {
     return invalid("the achieved goal and the desired goal must be two leaves of the same dtype and shape");
   }
   const auto is_goal = [&](const auto& each) { return each.first == how.achieved || each.first == how.desired; };
-  if (std::ranges::any_of(spec.stack, is_goal)) return invalid("hindsight needs goals without a stack of frames");
+  if (std::ranges::any_of(spec.stack, is_goal)) return invalid("hindsight does not support stacked goals");
   const DType reward = spec.reward ? dtype_of(spec.leaves[*spec.reward].dtype) : DType::kOther;
   if ((reward != DType::kFloat32 && reward != DType::kFloat64) || !spec.leaves[*spec.reward].shape.empty()) {
-    return invalid("hindsight needs rows with one reward, a float32 or float64; `reward` of Episodes is its key");
+    return invalid("hindsight needs one float32 or float64 reward for each row; set `reward` of Episodes");
   }
   return success();
 }
@@ -102,7 +102,8 @@ Result<Hindsight> Hindsight::of(const Spec& spec, const HindsightOptions& option
     return invalid("k is " + std::to_string(options.k) + "; it must be finite and not negative");
   }
   Hindsight how{.strategy = options.strategy, .probability = options.k / (1 + options.k)};
-  auto achieved = leaf_at(spec, "achieved", options.achieved), desired = leaf_at(spec, "desired", options.desired);
+  auto achieved = leaf_at(spec, "achieved of Hindsight", options.achieved),
+       desired = leaf_at(spec, "desired of Hindsight", options.desired);
   if (!achieved) return std::move(achieved).error();
   if (!desired) return std::move(desired).error();
   how.achieved = *achieved;

@@ -2,8 +2,8 @@
 // replaced by goals that their episodes achieved.
 //
 // The goal that a row achieved is the value of the achieved-goal leaf in its successor, so the buffer needs this leaf
-// in Spec::next. An episode that has not ended counts up to its last row that can be sampled. Rows that have left the
-// window are no candidates.
+// in Spec::next. In an unfinished episode, only rows that can be sampled give goals. Rows that have left the window
+// give none.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -40,7 +40,8 @@ struct Hindsight {
 
 // Chooses goals for some of the rows, and copies them to `out`, the arrays of the batch's data, in place of the rows'
 // own. Sets `goals` to the index of the row that achieved the goal, or to kNoRow for a row that keeps its own goal. A
-// row keeps its goal also if it was overwritten meanwhile. Errors: those of Gather::read().
+// row keeps its goal if it was overwritten, or if no goal could be read. Errors: those of
+// Gather::read().
 Status relabel(Buffer& buffer, const Hindsight& how, std::span<const std::uint64_t> indices,
                std::span<std::byte* const> out, std::span<std::uint64_t> goals);
 

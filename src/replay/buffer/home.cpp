@@ -33,7 +33,7 @@ Result<std::shared_ptr<Arena>> Home::arena_for(const Spec& spec, const BufferSiz
   if (*needed > bytes_) {
     return lacks(
         "a replay buffer of " + std::to_string(sizes.capacity) + " rows takes " + std::to_string(*needed) + " bytes",
-        ": use a smaller capacity, or max_bytes");
+        ": reduce the capacity, or set max_bytes");
   }
   if (arena_ != nullptr) return arena_;
   return Arena::create({.max_bytes = *needed + std::max(kMinSpare, *needed / 8)});

@@ -18,10 +18,10 @@ class Home {
   explicit Home(std::shared_ptr<Arena> arena);
 
   // Returns `sizes` with the largest capacity that takes at most `max_bytes`. Does not change `sizes` if `max_bytes` is
-  // 0. Returns kInvalid, with the numbers, if there is not as much memory, or not even the smallest buffer fits.
+  // 0. Returns kInvalid, with the numbers, if there is too little memory, or not even the smallest buffer fits.
   Result<BufferSize> within(const Spec& spec, BufferSize sizes, std::uint64_t max_bytes) const;
-  // Returns an arena in which a full buffer fits. Its own arena has spare memory for other objects. Returns kInvalid,
-  // with the numbers, if there is not as much memory.
+  // Returns an arena in which a full buffer fits. A new arena has spare memory for other objects. Returns kInvalid,
+  // with the numbers, if there is too little memory.
   Result<std::shared_ptr<Arena>> arena_for(const Spec& spec, const BufferSize& sizes) const;
 
  private:

@@ -204,7 +204,7 @@ Error no_key(const Spec& spec, const std::string& what, const Key& key) {
                  (keys.empty() ? "no keys" : keys));
 }
 
-// Returns the leaves below a key of the rows, or else a path.
+// Returns the leaves below `key`, a key or a path of the rows.
 std::vector<std::size_t> leaves_below(const Spec& spec, const Key& key) {
   std::vector<std::size_t> found;
   const auto part = std::ranges::find(spec.row.keys, key);
@@ -219,7 +219,7 @@ std::vector<std::size_t> leaves_below(const Spec& spec, const Key& key) {
   return found;
 }
 
-// Sets the leaf of a key that has one. `what` is the option, and its default key.
+// Sets the only leaf of `key`. `what`: name and default key of the option.
 Status set_leaf(const Spec& spec, const char* what, const std::optional<Key>& key, std::optional<std::size_t>& leaf) {
   if (!key) return success();
   if (*key == Key{what} && leaves_below(spec, *key).empty()) return success();

@@ -31,8 +31,8 @@ class Loader {
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
-  // Returns the size of a buffer for the saved rows. A capacity of 0 is that of the saved buffer. A chunk of 0 is
-  // chosen; it is at most as large as the saved chunks.
+  // Returns the size of a buffer for the saved rows. Capacity 0: as in the saved buffer. Chunk 0: chosen here, at most
+  // as large as the saved chunks.
   BufferSize size_for(const BufferSize& asked) const noexcept;
   // Makes an empty buffer of size_for(asked), in the arena or, if that is null, in one of its own. Checks its size as
   // check_overhead() requires. Other errors: those of Home and Buffer::create().

@@ -143,7 +143,7 @@ TEST_CASE("make_replay refuses invalid options") {
         options.arena = Arena::create({.max_bytes = 1 << 20}).value();
         options.capacity = 1'000'000;
       }),
-      " bytes: use a smaller capacity, or max_bytes");
+      " bytes: reduce the capacity, or set max_bytes");
 }
 
 TEST_CASE("max_bytes determines the capacity of a buffer") {

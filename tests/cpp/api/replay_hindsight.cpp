@@ -94,9 +94,10 @@ TEST_CASE("hindsight replaces goals and rewards") {
 
 TEST_CASE("hindsight refuses buffers without what it needs") {
   const ReplayBuffer buffer = make_replay(steps());
-  CHECK(refusal(buffer, {}).find("hindsight has no reward") != std::string::npos);
+  CHECK(refusal(buffer, {}).find("hindsight needs a reward function") != std::string::npos);
   CHECK(refusal(buffer, {.reward = ignore, .k = -1}).find("k is -1") != std::string::npos);
-  CHECK(refusal(buffer, {.reward = ignore, .achieved = "goal"}).find("achieved has \"goal\"") != std::string::npos);
+  CHECK(refusal(buffer, {.reward = ignore, .achieved = "goal"}).find("achieved of Hindsight has \"goal\"") !=
+        std::string::npos);
   CHECK(refusal(buffer, {.reward = ignore, .strategy = ReplayGoals{3}}).find("strategy") != std::string::npos);
   ReplayOptions options = steps();
   options.episodes.n_step = 2;

@@ -37,7 +37,7 @@ TEST_CASE("ends begin with the spin of their arena") {
   CHECK(make_latest({.arena = arena}).spin() == 3ms);
 }
 
-TEST_CASE("an arena without a spin takes SHMTREE_SPIN, or reports it") {
+TEST_CASE("SHMTREE_SPIN sets the default spin, or is refused") {
   setenv("SHMTREE_SPIN", "0.002", 1);
   const auto made = Arena::create({.max_bytes = 16 << 20});
   const auto [sender, receiver] = make_pair({.arena = made.value()});

@@ -155,7 +155,7 @@ TEST_CASE("A wait arms and sleeps after its spin") {
   CHECK(waiter.steps.find('R') != std::string::npos);
 }
 
-TEST_CASE("A long spin ends at the deadline, by a hook, and by an error") {
+TEST_CASE("A deadline, a hook or an error ends a long spin") {
   platform::SpinSetting spin;
   spin.set_ns(3'600'000'000'000).value();
   Waiter waiter;

@@ -37,7 +37,7 @@ TEST_CASE("A wait without a spin setting, or with 0, does not spin") {
   CHECK_FALSE(Spin(WaitContext{.spin = &setting}).is_on());
 }
 
-TEST_CASE("A call that must not wait does not spin on request") {
+TEST_CASE("A call with no time to wait does not spin") {
   SpinSetting setting;
   setting.set_ns(kHourNs).value();
   CHECK_FALSE(Spin(WaitContext{.deadline = Deadline::immediate(), .spin = &setting}).is_on());
@@ -66,7 +66,7 @@ TEST_CASE("A spin polls in slices, outside which hooks may run") {
   CHECK(waits.blocks == 1);
 }
 
-TEST_CASE("A spin does not yield its core on request") {
+TEST_CASE("A requested spin does not yield its core") {
   SpinSetting setting;
   setting.set_ns(1'000'000).value();
   const WaitContext wait{.spin = &setting};
@@ -94,6 +94,43 @@ TEST_CASE("A preempted spin makes more and more waits sleep at once") {
   };
   CHECK(waits_without_spin() == wait_policy::kFirstSkips);
   CHECK(waits_without_spin() == 2 * wait_policy::kFirstSkips);
+}
+
+TEST_CASE("Several spins in vain make waits sleep at once") {
+  SpinSetting setting;
+  setting.set_ns(1000).value();
+  const WaitContext wait{.spin = &setting};
+  const auto spin_in_vain = [&] {
+    Spin spin(wait);
+    REQUIRE(spin.is_on());
+    while (spin.is_on()) spin.poll(never);
+  };
+  const auto succeed = [&] { CHECK(Spin(wait).poll([] { return true; })); };
+  const auto waits_without_spin = [&] {
+    int waits = 0;
+    while (!setting.is_due()) ++waits;
+    return waits;
+  };
+  for (int i = 1; i < wait_policy::kVainSpins; ++i) spin_in_vain();
+  CHECK(waits_without_spin() == 0);
+  succeed();  // begins the count anew
+  for (int i = 1; i < wait_policy::kVainSpins; ++i) spin_in_vain();
+  CHECK(waits_without_spin() == 0);
+  spin_in_vain();
+  CHECK(waits_without_spin() == wait_policy::kFirstSkips);
+  spin_in_vain();
+  CHECK(waits_without_spin() == 2 * wait_policy::kFirstSkips);
+}
+
+TEST_CASE("A deadline that ends a spin is no spin in vain") {
+  SpinSetting setting;
+  setting.set_ns(kHourNs).value();
+  for (int i = 0; i < 2 * wait_policy::kVainSpins; ++i) {
+    const WaitContext wait{.deadline = Deadline::after_ns(1000), .spin = &setting};
+    Spin spin(wait);
+    while (spin.is_on()) spin.poll(never);
+    CHECK(setting.is_due());
+  }
 }
 
 TEST_CASE("A negative spin is invalid and changes nothing") {
