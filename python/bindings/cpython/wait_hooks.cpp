@@ -147,9 +147,12 @@ PyObject* spin_seconds(const platform::SpinSetting& spin) {
 }
 
 bool set_spin_seconds(platform::SpinSetting& spin, PyObject* seconds) {
-  const double value = seconds && !PyBool_Check(seconds) ? PyFloat_AsDouble(seconds) : -1.0;
+  const bool is_bool = seconds && PyBool_Check(seconds);
+  const double value = seconds && !is_bool ? PyFloat_AsDouble(seconds) : -1.0;
+  const bool failed = PyErr_Occurred() != nullptr;
   if (value >= 0) return spin.set_ns(static_cast<std::int64_t>(std::min(value, kCenturies) * 1e9)).ok();
-  const bool is_number = seconds && !PyBool_Check(seconds) && !PyErr_ExceptionMatches(PyExc_TypeError);
+  if (failed && !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
+  const bool is_number = seconds && !is_bool && !(failed && PyErr_ExceptionMatches(PyExc_TypeError));
   PyErr_Format(is_number ? PyExc_ValueError : PyExc_TypeError, "spin is %R; it must be a number of seconds, 0 or more",
                seconds ? seconds : Py_None);
   return false;

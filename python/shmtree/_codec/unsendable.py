@@ -62,9 +62,12 @@ def _try(value: Any, error: Exception) -> list[Any] | None:
 
 def key_text(key: Any) -> str:
     """Returns a key of a dict as a path shows it."""
-    if type(key) not in _PLAIN and not isinstance(key, enum.Enum):
-        return f"<{type(key).__name__}>"  # does not call a repr of the user
-    text = repr(key)
+    try:  # an enum may have a repr of the user, and the repr of an int may have too many digits
+        text = repr(key) if type(key) in _PLAIN or isinstance(key, enum.Enum) else ""
+    except Exception:
+        text = ""
+    if not text:
+        return f"<{type(key).__name__}>"
     if type(key) is str and '"' not in text:
         text = f'"{text[1:-1]}"'
     return text if len(text) <= _LONGEST_KEY else text[:_LONGEST_KEY] + "..."
@@ -116,7 +119,7 @@ def explain(error: Exception, value: Any) -> None:
     if isinstance(error, NotPortable):
         if path is not None and error.path is None:
             error.args, error.path = (f"{path or 'the message itself'}: {error}",), path
-    elif not path:
+    elif not path or isinstance(error, RecursionError):  # every object is refused where the stack ends
         return
     elif type(error) in _PLAIN_ERRORS and len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}; it is at {path} of the message",)

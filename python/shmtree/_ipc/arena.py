@@ -103,7 +103,7 @@ class Arena:
         self._core: _core.Arena | None
         self._core, self._name = names.open_or_make(name, exist_ok, known, make)
         if spin is not None:
-            self._core.spin = spin
+            self.spin = spin
         if max_bytes is not None and max_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
             text = f"max_bytes is {max_bytes}, but this machine has only {memory} bytes of memory"
             remedy = "the kernel may kill processes before the arena is full; pass a smaller max_bytes"
@@ -218,6 +218,18 @@ class Arena:
     def max_bytes(self) -> int:
         """Budget of the arena in bytes."""
         return self._open().max_bytes
+
+    @property
+    def spin(self) -> float:
+        """Seconds for which each wait polls before it sleeps, at ends that this process makes in the arena from now on.
+
+        SHMTREE_SPIN sets the first value. Each end has a property `spin` of its own.
+        """
+        return self._open().spin
+
+    @spin.setter
+    def spin(self, seconds: float) -> None:
+        self._open().spin = seconds
 
     def stats(self) -> ArenaStats:
         """Returns counts and byte totals of the arena.

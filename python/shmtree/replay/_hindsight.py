@@ -90,10 +90,13 @@ def set_rewards(how: Hindsight, spec: Spec, form: Any, data: Any, drawn: _core.R
     desired, achieved = (spec.core.leaf(name, key_to_core(getattr(how, name))) for name in ("desired", "achieved"))
     next = len(spec.rows.leaves) + spec.core.next.index(achieved)
     given = how.reward(leaves[next], leaves[desired], _rows.map_leaves(form, leaves))
-    reward, ends = given if isinstance(given, tuple) else (given, None)
     n = len(relabelled)
+    if isinstance(given, tuple) and len(given) != 2:
+        raise ValueError(f"the function of Hindsight returned a tuple of {len(given)}; it must be (rewards, mask)")
+    reward, ends = given if isinstance(given, tuple) else (given, None)
     drawn.set_rewards(
-        _one_each("reward", reward, n, np.float64), ends if ends is None else _one_each("mask", ends, n, bool)
+        _one_each("reward", reward, n, np.float64, "biuf"),
+        ends if ends is None else _one_each("mask", ends, n, bool, "b"),
     )
 
 
@@ -101,9 +104,10 @@ def _numpy(leaf: Any) -> Array:
     return leaf if isinstance(leaf, np.ndarray) else leaf.detach().numpy()
 
 
-def _one_each(what: str, given: Any, n: int, dtype: Any) -> Array:
+def _one_each(what: str, given: Any, n: int, dtype: Any, kinds: str) -> Array:
     array = np.asarray(given)
-    if array.shape != (n,) or array.dtype.kind not in "biuf":
+    if array.shape != (n,) or array.dtype.kind not in kinds:
         text = f"the function of Hindsight returned a {what} of shape {array.shape} and dtype {array.dtype}"
-        raise ValueError(f"{text}; it must have one number for each of the {n} relabelled rows")
+        each = "bool" if kinds == "b" else "number"
+        raise ValueError(f"{text}; it must have one {each} for each of the {n} relabelled rows")
     return np.ascontiguousarray(array, dtype)

@@ -33,6 +33,8 @@ def positive(what: str, value: Any, most: int = MAX) -> int:
 def not_negative(what: str, value: Any) -> float:
     """Returns a finite number that is not negative."""
     try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
         found = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{what} is {value!r}; it must be a number") from None

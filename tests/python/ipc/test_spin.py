@@ -72,6 +72,21 @@ def test_spin_that_is_no_number_raises_type_error(wrong: Any) -> None:
         receiver.spin = wrong
 
 
+def test_the_spin_of_an_arena_can_be_set() -> None:
+    arena = shmtree.Arena(16 << 20)
+    arena.spin = 0.5
+    assert (arena.spin, arena.create_pair()[0].spin) == (0.5, 0.5)
+
+
+def test_exception_of_a_number_passes_through() -> None:
+    class Broken:
+        def __float__(self) -> float:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        shmtree.create_pair()[0].spin = Broken()  # type: ignore[assignment]
+
+
 def test_spinning_ends_pass_messages_between_processes() -> None:
     requests, replies = spinning_pair(), spinning_pair()
 

@@ -263,6 +263,7 @@ def test_buffer_without_what_hindsight_needs_is_refused(options, her, text):
         ({"reward": 5}, TypeError, "reward is 5; it must be a function"),
         ({"strategy": "past"}, ValueError, "strategy is 'past'; it must be 'future', 'final' or 'episode'"),
         ({"k": -1}, ValueError, "k is -1; it must be finite and not negative"),
+        ({"k": "4"}, TypeError, "k is '4'; it must be a number"),
     ],
 )
 def test_hindsight_refuses_options_outside_their_limits(given, error, text):
@@ -281,9 +282,27 @@ def test_rewards_of_another_shape_are_refused_with_the_numbers():
         add_episode(writer, 0, 5)
     her = Hindsight(lambda achieved, desired, rows: np.zeros((len(achieved), 1)), k=1e9)
     with pytest.raises(
-        ValueError, match=re.escape("has the shape (4, 1) of float64; it must have a number for each of")
+        ValueError, match=re.escape("reward of shape (4, 1) and dtype float64; it must have one number for each of")
     ):
         buffer.sample(4, hindsight=her)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (lambda n: (np.zeros(n), np.ones(n, bool), 1), "returned a tuple of 3; it must be (rewards, mask)"),
+        (
+            lambda n: (np.zeros(n), np.ones(n)),
+            "returned a mask of shape (20,) and dtype float64; it must have one bool",
+        ),
+    ],
+)
+def test_wrong_results_of_the_reward_function_are_refused(result, text):
+    buffer = buffer_of()
+    with buffer.writer() as writer:
+        add_episode(writer, 0, 20)
+    with pytest.raises(ValueError, match=re.escape(f"the function of Hindsight {text}")):
+        buffer.sample(20, replace=False, hindsight=Hindsight(lambda *args: result(len(args[0])), k=1e9))
 
 
 def test_exception_of_the_reward_function_passes_through():
