@@ -118,13 +118,14 @@ def test_path_if_a_refused_key_is_gone() -> None:
     assert refusal([held]).path == "[0]"
 
 
+class Bad(enum.Enum):
+    KEY = 1
+
+    def __repr__(self) -> str:
+        raise ValueError
+
+
 def test_key_without_a_repr_is_shown_by_its_type() -> None:
-    class Bad(enum.Enum):
-        KEY = 1
-
-        def __repr__(self) -> str:
-            raise ValueError
-
     assert refusal({Bad.KEY: [Boxed()]}).path == "[<Bad>][0]"
     assert refusal({10**5000: [Boxed()]}).path == "[<int>][0]" or not hasattr(sys, "set_int_max_str_digits")
 
