@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import queue
@@ -13,7 +12,7 @@ import threading
 from typing import Any
 
 import pytest
-from forks import fork, fork_alone
+from forks import fork
 
 import shmtree
 
@@ -144,10 +143,19 @@ def test_close_ends_a_spinning_get() -> None:
 
 def test_ctrl_c_ends_a_spinning_get() -> None:
     _sender, receiver = spinning_pair()
-    child = fork_alone(receiver.get)
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ctrl_c = threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+
+    def get() -> None:
+        ctrl_c.start()
+        receiver.get()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            get()
+    finally:
+        ctrl_c.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_spinning_get_raises_after_the_death_of_its_peer() -> None:
