@@ -41,8 +41,8 @@ class Hindsight:
         strategy: Rows of the episode from which the goal is chosen, all with the same probability: "future" for the row
             itself and those after it, "final" for the last one, "episode" for all.
         k: Number of relabelled rows for each row that keeps its goal, on average.
-        achieved, desired: Keys of the goals in a row, or paths such as "obs/achieved_goal". Both goals have the same
-            dtype and shape.
+        achieved: Key of the achieved goal in a row, or a path such as "obs/achieved_goal".
+        desired: Key or path of the desired goal, which has the same dtype and shape.
 
     Raises:
         TypeError: `reward` is not callable, or `k` is not a number.
