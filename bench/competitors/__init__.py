@@ -8,7 +8,11 @@ opens it there.
 from __future__ import annotations
 
 import importlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 # Modules of this package, by the name in the tables.
@@ -84,6 +88,31 @@ class Base:
 
     def close(self) -> None:
         """Closes the channel. Called in the process that created it, after its users have ended."""
+
+
+_ROOT = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+_PREFIX = f"shmtree-bench-{os.getpid()}"  # pid of the process that creates the channels; its children inherit the name
+
+
+class InFolder(Base):
+    """A competitor whose channels are files: they lie in a folder of their own, in shared memory if there is any."""
+
+    _made = 0
+
+    @classmethod
+    def folder(cls) -> Path:
+        return _ROOT / f"{_PREFIX}-{cls.__module__}"
+
+    @classmethod
+    def sweep(cls) -> None:
+        shutil.rmtree(cls.folder(), ignore_errors=True)
+
+    @classmethod
+    def new_name(cls) -> str:
+        """Creates the folder. Returns a name that no other channel has."""
+        cls._made += 1
+        cls.folder().mkdir(exist_ok=True)
+        return f"channel-{cls._made}"
 
 
 def load(name: str) -> type[Base]:

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import struct
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import subetha
 
-from bench.competitors import Base
+from bench.competitors import InFolder
 from bench.competitors.raw import codec
 
-_ROOT = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-_FOLDER = f"shmtree-bench-{os.getpid()}-subetha"
 _PLACE = struct.Struct("=QQ")  # of a message in a block: index and length
 
 
-class Competitor(Base):
+class Competitor(InFolder):
     requires = ("subetha-ipc",)
-    _made = 0
-
-    @classmethod
-    def sweep(cls) -> None:
-        shutil.rmtree(_ROOT / _FOLDER, ignore_errors=True)
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
-        Competitor._made += 1
-        (_ROOT / _FOLDER).mkdir(exist_ok=True)
-        self.path = str(_ROOT / _FOLDER / f"ring-{Competitor._made}")
+        self.path = f"{self.folder()}/{self.new_name()}"
         self.capacity = 1 << (capacity - 1).bit_length()
         self.block_bytes = 1 << (nbytes + 1024).bit_length()
         self.has_blocks = nbytes > 4000  # the ring's own frames hold 8 KB

@@ -178,12 +178,10 @@ void Broadcast::fail() {
   if (state_ != nullptr) state_->close([](Publisher& publisher) { publisher.close(memory::Failure::kNoExitCode); });
 }
 Status Broadcast::set_spin(std::chrono::nanoseconds spin) const {
-  return or_out_of_memory([&]() -> Status {
-    return state_ == nullptr ? Status(closed_here("Broadcast")) : state_->spin.set_ns(spin.count());
-  });
+  return api::set_spin(state_.get(), "Broadcast", spin);
 }
 std::chrono::nanoseconds Broadcast::spin() const noexcept {
-  return std::chrono::nanoseconds(state_ == nullptr ? 0 : state_->spin.ns());
+  return api::spin_of(state_.get());
 }
 bool Broadcast::closed() const noexcept {
   return state_ == nullptr || state_->closed();

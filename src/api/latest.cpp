@@ -113,12 +113,10 @@ void Latest::fail() {
   if (state_ != nullptr) state_->close([](Store& store) { store.close(memory::Failure::kNoExitCode); });
 }
 Status Latest::set_spin(std::chrono::nanoseconds spin) const {
-  return or_out_of_memory([&]() -> Status {
-    return state_ == nullptr ? Status(closed_here("Latest")) : state_->spin.set_ns(spin.count());
-  });
+  return api::set_spin(state_.get(), "Latest", spin);
 }
 std::chrono::nanoseconds Latest::spin() const noexcept {
-  return std::chrono::nanoseconds(state_ == nullptr ? 0 : state_->spin.ns());
+  return api::spin_of(state_.get());
 }
 bool Latest::closed() const noexcept {
   return state_ == nullptr || state_->closed();

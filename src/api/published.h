@@ -25,7 +25,7 @@ struct PublishedState : endpoint::RingPort<Part> {
   PublishedState(std::shared_ptr<Part> part, const std::shared_ptr<memory::Arena>& in,
                  std::shared_ptr<endpoint::Name> name)
       : endpoint::RingPort<Part>(std::move(part), std::move(name)), arena(ArenaState::for_arena(in)) {
-    spin.set_ns(in->spin().ns()).value();
+    spin.set_as(in->spin());
   }
 
   // Returns a handle of `block`, the block of this object. The block stays alive in transit (api::give_handle()).
@@ -36,6 +36,17 @@ struct PublishedState : endpoint::RingPort<Part> {
   const std::shared_ptr<ArenaState> arena;
   platform::SpinSetting spin{};
 };
+
+// The calls set_spin() and spin() of a handle. A null state is a moved-from object; `name` names it in the error.
+template <class State>
+Status set_spin(State* state, const char* name, std::chrono::nanoseconds spin) {
+  return or_out_of_memory(
+      [&]() -> Status { return state == nullptr ? Status(closed_here(name)) : state->spin.set_ns(spin.count()); });
+}
+template <class State>
+std::chrono::nanoseconds spin_of(const State* state) noexcept {
+  return std::chrono::nanoseconds(state == nullptr ? 0 : state->spin.ns());
+}
 
 // Ends the waits of a call before its deadline: the object was closed, or a stop was requested.
 template <class Part>

@@ -172,7 +172,7 @@ struct ChannelState final : endpoint::Port, Deferred {
       return Error{Code::kInvalid, "this is the channel of a Service, which takes requests of Python's shmtree.Client"};
     }
     auto state = std::make_shared<ChannelState>(arena.get(), end);
-    state->spin.set_ns(channel->arena()->spin().ns()).value();
+    state->spin.set_as(channel->arena()->spin());
     Status joined = state->attach(std::move(channel), {end}, std::move(name), std::move(arena));
     if (!joined) return std::move(joined).error();
     return all().insert(state, [](const ChannelState&) { return false; });

@@ -196,12 +196,10 @@ void Subscriber::close() {
   });
 }
 Status Subscriber::set_spin(std::chrono::nanoseconds spin) const {
-  return or_out_of_memory([&]() -> Status {
-    return state_ == nullptr ? Status(closed_here("Subscriber")) : state_->spin.set_ns(spin.count());
-  });
+  return api::set_spin(state_.get(), "Subscriber", spin);
 }
 std::chrono::nanoseconds Subscriber::spin() const noexcept {
-  return std::chrono::nanoseconds(state_ == nullptr ? 0 : state_->spin.ns());
+  return api::spin_of(state_.get());
 }
 bool Subscriber::closed() const noexcept {
   return state_ == nullptr || state_->closed();

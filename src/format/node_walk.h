@@ -6,8 +6,8 @@
 // FrameReader::fail(), after which the walk ends soon; values that the visitor gets meanwhile are zeros or empty.
 //
 // A visitor has these members; `node` is what its begin() returned for the node that has the value:
-//   struct Node              its own data about a node whose parts are being read; default-constructible
-//   struct Object            its own data about the object of a marked node, for references
+//   struct Node              the visitor's data about a node while the walk reads its parts; default-constructible
+//   struct Object            the visitor's data about the object of a marked node, for references
 //   Node begin(kind)         a node begins; its parts follow
 //   void end(node)           all parts were read
 //   Object object(node)      the node is marked. Called after begin()

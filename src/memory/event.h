@@ -79,9 +79,8 @@ class TakingCondition {
 //                  ends the wait; to report it only if ready() is still false, before_sleep() checks that itself (a
 //                  TakingCondition if ready() changes anything).
 //
-//   polled()       is what a spin polls (platform/spin.h), before the first sleep: ready(), or a sign that ready() may
-//   be
-//                  true. polled() must take no lock that another process may hold, and call no hook.
+//   polled()       is what a spin polls (platform/spin.h), before the first sleep: ready(), or a cheaper sign that
+//                  ready() may be true. It must take no lock that another process may hold, and call no hook.
 //
 // Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
 // wait. A call that may not wait arms nothing.

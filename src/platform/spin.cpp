@@ -18,9 +18,7 @@ Result<std::int64_t> spin_ns_of_environment() {
   if (text.empty()) return std::int64_t{0};
   double seconds = -1;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  constexpr double kMaxSeconds = 9e9;  // as of a timeout
-  if (problem == std::errc() && end == text.data() + text.size() && seconds >= 0)
-    return static_cast<std::int64_t>(std::min(seconds, kMaxSeconds) * 1e9);
+  if (problem == std::errc() && end == text.data() + text.size() && seconds >= 0) return spin_ns_of(seconds);
   return Error{Code::kInvalid,
                "the environment variable SHMTREE_SPIN is \"" + text + "\"; it must be a number of seconds, 0 or more"};
 }

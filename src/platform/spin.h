@@ -27,6 +27,8 @@ class SpinSetting {
   std::int64_t ns() const noexcept { return ns_.load(std::memory_order_relaxed); }
   // kInvalid: negative.
   Status set_ns(std::int64_t ns);
+  // Takes the duration of another object's spin, such as that of the arena.
+  void set_as(const SpinSetting& other) noexcept { ns_.store(other.ns(), std::memory_order_relaxed); }
 
   // True if the next wait must spin. Does not count cores: a process that spins is often pinned to one of several.
   bool is_due() noexcept {
@@ -36,9 +38,10 @@ class SpinSetting {
       skips_left_.store(left - 1, std::memory_order_relaxed);
     return left == 0;
   }
-  enum class Ended { kReady, kPreempted, kInVain };
+  enum class Ended { kReady, kPreempted, kInVain, kAtDeadline };
   void note_spin(Ended how) noexcept {
     using namespace wait_policy;
+    if (how == Ended::kAtDeadline) return;  // a longer wait might have succeeded
     const std::int32_t skips = skips_.load(std::memory_order_relaxed), vain = vain_.load(std::memory_order_relaxed);
     if (how == Ended::kReady) {
       if (vain != 0) vain_.store(0, std::memory_order_relaxed);
@@ -58,6 +61,10 @@ class SpinSetting {
   std::atomic<std::int32_t> vain_{0};  // spins in a row that ended in vain, up to kVainSpins - 1
 };
 
+// Converts a time that is not negative. A long one, such as infinity, becomes some centuries.
+constexpr std::int64_t spin_ns_of(double seconds) noexcept {
+  return static_cast<std::int64_t>(std::min(seconds, 9e9) * 1e9);
+}
 // Returns the spin that SHMTREE_SPIN sets for this process; 0 if it is not set. kInvalid: no number, or a negative one.
 Result<std::int64_t> spin_ns_of_environment();
 
@@ -89,7 +96,8 @@ class Spin {
       if (last_ns == 0) slice_end_ns = std::min(end_ns_, now_ns + wait_policy::kSpinSliceNs);
       const bool was_preempted = last_ns != 0 && now_ns - last_ns > wait_policy::kPreemptedNs;
       if (was_preempted) return give_up(SpinSetting::Ended::kPreempted);
-      if (now_ns >= end_ns_) return ends_at_deadline_ ? (stop(), false) : give_up(SpinSetting::Ended::kInVain);
+      if (now_ns >= end_ns_)
+        return give_up(ends_at_deadline_ ? SpinSetting::Ended::kAtDeadline : SpinSetting::Ended::kInVain);
       if (now_ns >= slice_end_ns) return false;
       last_ns = now_ns;
     }

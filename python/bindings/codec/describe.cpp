@@ -56,7 +56,7 @@ class Describer {
     bool is_out = false;
     std::uint64_t items = 0, bytes = 0;     // bytes: of its segments
     std::size_t path_bytes = 0;             // of the path to the node
-    std::string label{}, step{}, before{};  // of the entry whose key is being read
+    std::string label{}, step{}, before{};  // of the current entry, while its key is read
   };
   using Object = std::string;  // its path
 

@@ -11,8 +11,6 @@
 namespace shmtree::python {
 namespace {
 
-constexpr double kCenturies = 9e9;  // in seconds; longer times are none
-
 PyObject* idle_callback = nullptr;  // set when the package is imported
 std::atomic<unsigned long> exiting_thread{0};
 
@@ -138,6 +136,7 @@ bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* o
     PyErr_Format(PyExc_ValueError, "%s is NaN; it must be a number of seconds, or None", what);
     return false;
   }
+  constexpr double kCenturies = 9e9;
   if (seconds < kCenturies) *out = std::chrono::nanoseconds(static_cast<std::int64_t>(std::max(seconds, 0.0) * 1e9));
   return true;
 }
@@ -150,7 +149,7 @@ bool set_spin_seconds(platform::SpinSetting& spin, PyObject* seconds) {
   const bool is_bool = seconds && PyBool_Check(seconds);
   const double value = seconds && !is_bool ? PyFloat_AsDouble(seconds) : -1.0;
   const bool failed = PyErr_Occurred() != nullptr;
-  if (value >= 0) return spin.set_ns(static_cast<std::int64_t>(std::min(value, kCenturies) * 1e9)).ok();
+  if (value >= 0) return spin.set_ns(platform::spin_ns_of(value)).ok();
   if (failed && !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
   const bool is_number = seconds && !is_bool && !(failed && PyErr_ExceptionMatches(PyExc_TypeError));
   PyErr_Format(is_number ? PyExc_ValueError : PyExc_TypeError, "spin is %R; it must be a number of seconds, 0 or more",

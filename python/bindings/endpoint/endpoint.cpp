@@ -162,7 +162,7 @@ bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End>
   }
   self->allow_pickle = allow_pickle;
   note_process_name();  // the program may have renamed the process
-  self->spin.set_ns(channel->arena()->spin().ns()).value();
+  self->spin.set_as(channel->arena()->spin());
   const Status attached = self->port.attach(std::move(channel), ends);
   if (!attached) raise(attached.error());
   return attached.ok();

@@ -120,7 +120,7 @@ struct RingEnd : EndObject {
   // Does the same for an object that no other code has seen.
   void attach_new(std::shared_ptr<Part> part, bool allows_pickle, std::shared_ptr<endpoint::Name> name) {
     allow_pickle = allows_pickle;
-    spin.set_ns(part->ring()->arena()->spin().ns()).value();
+    spin.set_as(part->ring()->arena()->spin());
     port.attach(std::move(part), std::move(name));
   }
 };

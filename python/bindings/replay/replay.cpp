@@ -28,8 +28,6 @@ using namespace py::literals;
 using memory::Arena;
 using platform::WaitContext;
 
-namespace {}  // namespace
-
 std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const NestTerms& made_of) {
   ReplayNests nests;
   std::tie(nests.rows, nests.columns, nests.data, nests.final, nests.final_columns) = made_of;

@@ -30,7 +30,7 @@ std::optional<SpecPart::Key> key_or_none(const py::object& key) {
   return key.is_none() ? std::optional<SpecPart::Key>() : key_of(key);
 }
 
-// Converts a pytree whose leaves are numbers of leaves.
+// Converts the pytree of a row. Each of its leaves is an index into Spec::leaves.
 SpecPart part_of(py::handle nest, std::size_t depth) {
   if (depth > Spec::kMaxNesting) throw py::value_error("a row is nested too deeply");
   SpecPart part;

@@ -135,8 +135,8 @@ Status Buffer::check_options(const Spec& spec, const BufferSize& sizes) const {
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
   if (sizes.chunk != 0) others.compare("chunk", is.rows_per_chunk, asked->rows_per_chunk);
-  // Compares members whose values have no short text for the error. Puts the given values into a copy of the
-  // specification, and compares the notes of both.
+  // For members that an error cannot show in a few words: copies the given values into a copy of the specification, and
+  // compares the notes of both.
   const auto compare = [&](const char* option, auto... parts) {
     Spec changed = spec_;
     ((changed.*parts = spec.*parts), ...);

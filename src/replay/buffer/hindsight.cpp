@@ -14,7 +14,7 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr int kMaxTries = 16;  // draws of a goal whose row is overwritten before its goal is copied
+constexpr int kMaxTries = 16;  // draws again if writers overwrite the drawn row before relabel() has copied its goal
 
 struct Run {
   Position first{};
