@@ -74,6 +74,12 @@ std::uint32_t count_threads() noexcept {
 #endif
 }
 
+bool is_zero_or_one(PyObject* number) noexcept {
+  int overflow = 0;
+  const long value = PyLong_AsLongAndOverflow(number, &overflow);
+  return overflow == 0 && (value == 0 || value == 1);
+}
+
 }  // namespace
 
 void note_process_name() noexcept {
@@ -158,6 +164,11 @@ bool set_spin_seconds(platform::SpinSetting& spin, PyObject* seconds) {
 }
 
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out) {
+  const bool is_number = block && (PyFloat_Check(block) || (PyLong_CheckExact(block) && !is_zero_or_one(block)));
+  if (is_number) {
+    PyErr_Format(PyExc_TypeError, "block is %R; it must be True or False; pass seconds as timeout=%R", block, block);
+    return false;
+  }
   const int blocks = block ? PyObject_IsTrue(block) : 1;
   if (blocks < 0) return false;
   std::optional<std::chrono::nanoseconds> time{0};

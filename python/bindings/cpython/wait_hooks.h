@@ -87,7 +87,7 @@ bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* o
 PyObject* spin_seconds(const platform::SpinSetting& spin);
 bool set_spin_seconds(platform::SpinSetting& spin, PyObject* seconds);
 // Converts `block` and `timeout` with the meaning they have for queue.Queue: a timeout of None blocks indefinitely, 0
-// and less does not block. Returns false with TypeError or ValueError set.
+// and less does not block. Returns false with TypeError or ValueError set: also for seconds in the place of `block`.
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out);
 
 }  // namespace shmtree::python

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import threading
 
+import numpy as np
 import peers
 import pytest
 
@@ -110,3 +112,16 @@ def test_default_pair_passes_messages_between_processes(start):
     for i in range(50):
         first[0].put(i, timeout=30)
         assert second[1].get(timeout=30) == i
+
+
+@pytest.mark.parametrize("seconds", [0.1, 5, 2**70, -1])
+def test_seconds_in_the_place_of_block_raise_and_name_timeout(pair, seconds):
+    sender, receiver = pair
+    wanted = rf"block is {seconds}; it must be True or False; pass seconds as timeout={seconds}"
+    for call in (receiver.get, receiver.take, lambda block: sender.put("lost", block)):
+        with pytest.raises(TypeError, match=re.escape(wanted)):
+            call(seconds)
+    sender.put("first", 1)
+    assert receiver.get(0) == "first"
+    with pytest.raises(queue.Empty):
+        receiver.get(np.False_)
