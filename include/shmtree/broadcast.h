@@ -25,6 +25,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -201,6 +202,11 @@ class Broadcast {
   /// - kClosed: closed here.
   /// - Never kPeerDied: put() stops waiting for a reader that was killed.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  /// Puts a dict: `put({{"obs", obs}, {"reward", 1.0}})`.
+  Result<std::uint64_t> put(std::initializer_list<Entry> entries, Timeout timeout = std::nullopt,
+                            const std::stop_token& stop = {}) const {
+    return or_out_of_memory([&] { return put(Value(Dict(entries)), timeout, stop); });
+  }
   /// Puts a Cap'n Proto message with root type T, as Sender::put() does.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {

@@ -7,11 +7,13 @@
 /// | C++                                                      | sent as, and received from                          |
 /// |----------------------------------------------------------|-----------------------------------------------------|
 /// | std::optional<T>, std::nullopt                           | None, or the form of T                              |
-/// | std::vector<T>, std::array<T, n>, T an array element     | one-dimensional numpy.ndarray; also received from   |
-/// |                                                          | lists, tuples of numbers, and bytes if T is a byte  |
-/// | std::vector<T>, std::array<T, n>, any other T            | list; received from any sequence                    |
+/// | std::vector<T>, std::array<T, n> and T[n]; T is an array | one-dimensional numpy.ndarray; also received from   |
+/// | element                                                  | lists, tuples of numbers, and bytes if T is a byte  |
+/// | the same; any other T                                    | list; received from any sequence                    |
 /// | std::pair, std::tuple                                    | tuple; received from a sequence of the same length  |
-/// | std::map, std::unordered_map with std::string keys       | dict with str keys                                  |
+/// | std::map, std::unordered_map with std::string or         | dict with str keys                                  |
+/// | std::string_view keys                                    |                                                     |
+/// | std::set, std::unordered_set                             | list; received from any sequence, also from a set   |
 ///
 /// Ownership: as for all Values, arrays inside lvalues are *referred to* until put() returns; the Value keeps those of
 /// temporaries. Received containers are copies, except string_views, spans and Items, which are valid as long as the
@@ -26,14 +28,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -44,7 +51,7 @@ namespace shmtree {
 
 /// A type from which a Value can be made. Wrap a vector of Values in List or Tuple.
 template <class T>
-concept Sendable = std::is_constructible_v<Value, T>;
+concept Sendable = !detail::Unsendable<T> && std::is_constructible_v<Value, T>;
 
 namespace detail {
 
@@ -87,11 +94,14 @@ List list_of(Container&& items) {
   return list;
 }
 
+template <class T>
+concept TextKey = std::same_as<T, std::string> || std::same_as<T, std::string_view>;
+
 template <class Map>
 Dict dict_of(Map&& map) {
   Dict dict;
   dict.reserve(map.size());
-  for (auto& [key, value] : map) dict.add(key, Value(forward_part<Map>(value)));
+  for (auto& [key, value] : map) dict.add(std::string(key), Value(forward_part<Map>(value)));
   return dict;
 }
 
@@ -104,7 +114,7 @@ Status check_size(const Item& item, std::size_t wanted);
 Result<ArrayView> one_dimensional(const Item& item, DType dtype);
 
 /// Returns the key at a position of a dict; kInvalid if the key is not a str.
-Result<std::string> text_key(const Item& item, std::size_t position);
+Result<std::string_view> text_key(const Item& item, std::size_t position);
 
 /// Calls add(T) for each item of a sequence.
 template <class T, class Add>
@@ -156,13 +166,21 @@ Result<Map> map_of(const Item& item) {
   if (!item.is_dict()) return item.mismatch("dict");
   Map map;
   for (std::size_t i = 0; i < item.size(); ++i) {
-    Result<std::string> key = text_key(item, i);
-    if (!key.ok()) return std::move(key).error();
+    const Result<std::string_view> key = text_key(item, i);
+    if (!key.ok()) return key.error();
     auto value = item.at(i).template try_as<typename Map::mapped_type>();
     if (!value.ok()) return std::move(value).error();
-    map.insert_or_assign(std::move(*key), std::move(*value));
+    map.insert_or_assign(typename Map::key_type(*key), std::move(*value));
   }
   return map;
+}
+
+template <class Set>
+Result<Set> set_of(const Item& item) {
+  Set set;
+  Status filled = each_of<typename Set::value_type>(item, [&](auto part) { set.insert(std::move(part)); });
+  if (!filled) return std::move(filled).error();
+  return set;
 }
 
 template <class Tuple, std::size_t... i>
@@ -245,6 +263,32 @@ struct ValueOf<std::array<T, count>> {
   }
 };
 
+template <class T, std::size_t count>
+requires(detail::SendableItem<T> && !std::same_as<T, char>) struct ValueOf<T[count]> {
+  static Value make(const T (&values)[count]) {
+    if constexpr (detail::Element<T>) {
+      return array_ref(values, {static_cast<std::int64_t>(count)});
+    } else {
+      return detail::list_of(std::span(values));
+    }
+  }
+  static Value make(T (&&values)[count]) {
+    return Value(std::vector<T>(std::move_iterator(std::begin(values)), std::move_iterator(std::end(values))));
+  }
+};
+
+template <class T, class Compare, class Allocator>
+requires detail::SendableItem<T>
+struct ValueOf<std::set<T, Compare, Allocator>> {
+  static Value make(const std::set<T, Compare, Allocator>& items) { return detail::list_of(items); }
+};
+
+template <class T, class Hash, class Equal, class Allocator>
+requires detail::SendableItem<T>
+struct ValueOf<std::unordered_set<T, Hash, Equal, Allocator>> {
+  static Value make(const std::unordered_set<T, Hash, Equal, Allocator>& items) { return detail::list_of(items); }
+};
+
 template <class... T>
 requires(detail::SendableItem<T>&&...) struct ValueOf<std::tuple<T...>> {
   template <class Whole>
@@ -270,18 +314,18 @@ requires(detail::SendableItem<A>&& detail::SendableItem<B>) struct ValueOf<std::
   }
 };
 
-template <class T, class Compare, class Allocator>
+template <detail::TextKey Key, class T, class Compare, class Allocator>
 requires detail::SendableItem<T>
-struct ValueOf<std::map<std::string, T, Compare, Allocator>> {
-  using Map = std::map<std::string, T, Compare, Allocator>;
+struct ValueOf<std::map<Key, T, Compare, Allocator>> {
+  using Map = std::map<Key, T, Compare, Allocator>;
   static Value make(const Map& map) { return detail::dict_of(map); }
   static Value make(Map&& map) { return detail::dict_of(std::move(map)); }
 };
 
-template <class T, class Hash, class Equal, class Allocator>
+template <detail::TextKey Key, class T, class Hash, class Equal, class Allocator>
 requires detail::SendableItem<T>
-struct ValueOf<std::unordered_map<std::string, T, Hash, Equal, Allocator>> {
-  using Map = std::unordered_map<std::string, T, Hash, Equal, Allocator>;
+struct ValueOf<std::unordered_map<Key, T, Hash, Equal, Allocator>> {
+  using Map = std::unordered_map<Key, T, Hash, Equal, Allocator>;
   static Value make(const Map& map) { return detail::dict_of(map); }
   static Value make(Map&& map) { return detail::dict_of(std::move(map)); }
 };
@@ -355,6 +399,16 @@ struct ItemAs<std::array<T, count>> {
   }
 };
 
+template <class T, class Compare, class Allocator>
+struct ItemAs<std::set<T, Compare, Allocator>> {
+  static auto make(const Item& item) { return detail::set_of<std::set<T, Compare, Allocator>>(item); }
+};
+
+template <class T, class Hash, class Equal, class Allocator>
+struct ItemAs<std::unordered_set<T, Hash, Equal, Allocator>> {
+  static auto make(const Item& item) { return detail::set_of<std::unordered_set<T, Hash, Equal, Allocator>>(item); }
+};
+
 template <class... T>
 struct ItemAs<std::tuple<T...>> {
   static Result<std::tuple<T...>> make(const Item& item) {
@@ -369,15 +423,15 @@ struct ItemAs<std::pair<A, B>> {
   }
 };
 
-template <class T, class Compare, class Allocator>
-struct ItemAs<std::map<std::string, T, Compare, Allocator>> {
-  static auto make(const Item& item) { return detail::map_of<std::map<std::string, T, Compare, Allocator>>(item); }
+template <detail::TextKey Key, class T, class Compare, class Allocator>
+struct ItemAs<std::map<Key, T, Compare, Allocator>> {
+  static auto make(const Item& item) { return detail::map_of<std::map<Key, T, Compare, Allocator>>(item); }
 };
 
-template <class T, class Hash, class Equal, class Allocator>
-struct ItemAs<std::unordered_map<std::string, T, Hash, Equal, Allocator>> {
+template <detail::TextKey Key, class T, class Hash, class Equal, class Allocator>
+struct ItemAs<std::unordered_map<Key, T, Hash, Equal, Allocator>> {
   static auto make(const Item& item) {
-    return detail::map_of<std::unordered_map<std::string, T, Hash, Equal, Allocator>>(item);
+    return detail::map_of<std::unordered_map<Key, T, Hash, Equal, Allocator>>(item);
   }
 };
 

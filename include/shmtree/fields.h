@@ -25,6 +25,9 @@
 /// Thread safety: that of the aggregate.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,9 +49,9 @@
 
 /// @cond
 #define SHMTREE_EACH_FIELD(Type, ...) __VA_OPT__(SHMTREE_EXPAND(SHMTREE_NEXT_FIELD(Type, __VA_ARGS__)))
-#define SHMTREE_NEXT_FIELD(Type, member, ...)           \
-  , ::shmtree::detail::field_of(#member, &Type::member) \
-        __VA_OPT__(SHMTREE_NEXT_FIELD_AGAIN SHMTREE_PARENS(Type, __VA_ARGS__))
+#define SHMTREE_NEXT_FIELD(Type, member, ...)                    \
+  , ::shmtree::detail::Field<&Type::member>{#member} __VA_OPT__( \
+        SHMTREE_NEXT_FIELD_AGAIN SHMTREE_PARENS(Type, __VA_ARGS__))
 #define SHMTREE_NEXT_FIELD_AGAIN() SHMTREE_NEXT_FIELD
 #define SHMTREE_PARENS ()
 #define SHMTREE_EXPAND(...) SHMTREE_EXPAND64(SHMTREE_EXPAND64(SHMTREE_EXPAND64(SHMTREE_EXPAND64(__VA_ARGS__))))
@@ -68,16 +71,41 @@ concept HasFields = requires(const T* aggregate) {
 
 namespace detail {
 
-template <class T, class Member>
-struct Field {
-  using Type = Member;
+template <auto member>
+struct Field;
+template <class T, class M, M T::*member>
+struct Field<member> {
+  using Member = M;
   const char* name;
-  Member T::*member;
 };
-template <class T, class Member>
-constexpr Field<T, Member> field_of(const char* name, Member T::*member) noexcept {
-  return {name, member};
-}
+
+/// The form in which a member is received: std::array for an array.
+template <class Member>
+struct Received {
+  using Type = Member;
+};
+template <class T, std::size_t count>
+struct Received<T[count]> {
+  using Type = std::array<T, count>;
+};
+
+/// Does not compile for a member that cannot be sent; the compiler's message has its name.
+template <auto member>
+struct ToSend {
+  static constexpr bool kExists = Sendable<const typename Field<member>::Member&>;
+  static_assert(kExists,
+                "shmtree cannot send the member named above. Describe an aggregate with SHMTREE_FIELDS(Type, "
+                "members...), or specialise shmtree::ValueOf");
+};
+/// The same for a member that cannot be received.
+template <auto member>
+struct ToReceive {
+  using Type = typename Received<typename Field<member>::Member>::Type;
+  static constexpr bool kExists = ReadableItem<Type>;
+  static_assert(kExists,
+                "shmtree cannot receive the member named above. Describe an aggregate with SHMTREE_FIELDS(Type, "
+                "members...), or specialise shmtree::ItemAs");
+};
 
 template <class... Members>
 struct Fields {
@@ -96,17 +124,32 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 
 Error missing_field(const Item& item, std::string_view type, std::string_view name);
 
-/// Reads one member. Returns false with `error` set if that fails.
-template <class T, class Member>
-bool read_field(const Item& item, T& aggregate, const char* type, const Field<T, Member>& field, Error& error) {
-  const std::optional<Item> found = item.find(field.name);
-  if (!found) {
-    if constexpr (is_optional<Member>) return true;
-    return error = missing_field(item, type, field.name), false;
+/// Adds one member to a dict.
+template <class Whole, auto member>
+void add_field(Dict& dict, Whole& aggregate, const Field<member>& field) {
+  if constexpr (ToSend<member>::kExists) {
+    dict.add(field.name, Value(forward_part<Whole>(aggregate.*member)));
   }
-  Result<Member> value = found->template try_as<Member>();
-  if (!value.ok()) return error = std::move(value).error(), false;
-  aggregate.*field.member = std::move(*value);
+}
+
+/// Reads one member. Returns false with `error` set if that fails.
+template <class T, auto member>
+bool read_field(const Item& item, T& aggregate, const char* type, const Field<member>& field, Error& error) {
+  using Wanted = typename ToReceive<member>::Type;
+  if constexpr (ToReceive<member>::kExists) {
+    const std::optional<Item> found = item.find(field.name);
+    if (!found) {
+      if constexpr (is_optional<Wanted>) return true;
+      return error = missing_field(item, type, field.name), false;
+    }
+    Result<Wanted> value = found->template try_as<Wanted>();
+    if (!value.ok()) return error = std::move(value).error(), false;
+    if constexpr (std::is_array_v<typename Field<member>::Member>) {
+      std::ranges::move(*value, aggregate.*member);
+    } else {
+      aggregate.*member = std::move(*value);
+    }
+  }
   return true;
 }
 
@@ -119,11 +162,7 @@ struct ValueOf<T> {
     const auto fields = shmtree_fields(static_cast<const T*>(nullptr));
     Dict dict;
     dict.reserve(std::tuple_size_v<decltype(fields.members)>);
-    std::apply(
-        [&](const auto&... field) {
-          (dict.add(field.name, Value(detail::forward_part<Whole>(aggregate.*field.member))), ...);
-        },
-        fields.members);
+    std::apply([&](const auto&... field) { (detail::add_field<Whole>(dict, aggregate, field), ...); }, fields.members);
     return dict;
   }
   static Value make(const T& aggregate) { return of(aggregate); }

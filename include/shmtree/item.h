@@ -127,6 +127,14 @@ concept ConvertibleFromItem = requires(const Item& item) {
   ItemAs<T>::make(item);
 };
 
+namespace detail {
+/// A type that Item::as() accepts.
+template <class T>
+concept ReadableItem = std::is_arithmetic_v<T> || std::is_enum_v<T> || ConvertibleFromItem<T> ||
+    std::same_as<T, Item> || std::same_as<T, std::complex<double>> || std::same_as<T, std::string_view> ||
+    std::same_as<T, std::string> || std::same_as<T, std::span<const std::byte>>;
+}  // namespace detail
+
 /// A node of a received message, which keeps the whole message alive.
 ///
 /// All Items of a message own the message together. The results of span(), ints(), floats(), view() and key(), and the
@@ -214,9 +222,11 @@ class SHMTREE_NO_DANGLING Item {
   /// Converts the node to T. These types are built in; ItemAs adds others.
   /// - bool
   /// - Integers, from int. Their range is checked.
+  /// - Enums and std::byte, from int. Any number of the underlying type is accepted.
   /// - Floating point, from float and int.
   /// - std::complex<double>
-  /// - std::string_view and std::string, from str. They are UTF-8, in which a lone surrogate takes three bytes.
+  /// - std::string_view and std::string, from str, Decimal, and pathlib's paths. They are UTF-8, in which a lone
+  ///   surrogate takes three bytes.
   /// - `std::span<const std::byte>`, from bytes and bytearray.
   ///
   /// NumPy scalars and arrays without dimensions count as their element.
@@ -460,9 +470,20 @@ Result<T> Item::convert() const {
     return *this;
   } else if constexpr (ConvertibleFromItem<T>) {
     return ItemAs<T>::make(*this);
+  } else if constexpr (std::is_enum_v<T>) {
+    auto number = convert<std::underlying_type_t<T>>();
+    if (!number.ok()) return std::move(number).error();
+    return static_cast<T>(*number);
   } else {
-    static_assert(std::is_same_v<T, std::span<const std::byte>>, "an Item has no conversion to this type");
-    return to_bytes();
+    static_assert(
+        detail::ReadableItem<T>,
+        "an Item has no conversion to this type. Describe an aggregate with SHMTREE_FIELDS(Type, members...), "
+        "or specialise shmtree::ItemAs");
+    if constexpr (detail::ReadableItem<T>) {
+      return to_bytes();
+    } else {
+      return Code::kInvalid;
+    }
   }
 }
 

@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -78,6 +79,11 @@ class Latest {
   Result<std::uint64_t> publish(const Value& value, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::uint64_t> publish(const Value& value, Timeout timeout, const std::stop_token& stop) const;
+  /// Publishes a dict: `publish({{"obs", obs}, {"reward", 1.0}})`.
+  Result<std::uint64_t> publish(std::initializer_list<Entry> entries, Timeout timeout = std::nullopt,
+                                const std::stop_token& stop = {}) const {
+    return or_out_of_memory([&] { return publish(Value(Dict(entries)), timeout, stop); });
+  }
 
   /// Publishes a Cap'n Proto message with root type T: `publish<Pose>(builder)`. Include capnp.h; see Sender::put().
   template <class T, detail::CapnpBuilder<T> Builder>

@@ -27,6 +27,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -171,6 +172,11 @@ class Sender {
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const;
+  /// Puts a dict: `put({{"obs", obs}, {"reward", 1.0}})`.
+  Result<std::uint64_t> put(std::initializer_list<Entry> entries, Timeout timeout = std::nullopt,
+                            const std::stop_token& stop = {}) const {
+    return or_out_of_memory([&] { return put(Value(Dict(entries)), timeout, stop); });
+  }
   /// Puts all values in order. Small messages are sent together, which costs less than separate puts. `timeout` applies
   /// to the whole call. After an error, `completed` is the number of messages put; the others were not. Errors are
   /// those of put().

@@ -16,6 +16,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -60,6 +61,11 @@ class Queue {
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
     return sender_.put(value, timeout, stop);
+  }
+  /// Puts a dict: `put({{"obs", obs}, {"reward", 1.0}})`.
+  Result<std::uint64_t> put(std::initializer_list<Entry> entries, Timeout timeout = std::nullopt,
+                            const std::stop_token& stop = {}) const {
+    return or_out_of_memory([&] { return put(Value(Dict(entries)), timeout, stop); });
   }
   /// Forwards a received Item. Copies its arrays only if Sender::put() of the Item would.
   template <std::same_as<Item> Moved>

@@ -91,8 +91,6 @@ template <class T>
 concept WideNumber = OtherNumber<T> && sizeof(T) > 8;
 template <class T>
 concept ExtendedFloat = OtherNumber<T> && !std::integral<T> && sizeof(T) <= 8;
-template <class T>
-concept UnscopedEnum = std::is_enum_v<T> && std::is_convertible_v<T, std::underlying_type_t<T>>;
 }  // namespace detail
 
 /// An array in memory of the program.
@@ -161,6 +159,27 @@ template <class T>
 concept ConvertibleToValue = requires(T&& value) {
   ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(value));
 };
+
+class List;
+class Tuple;
+class Dict;
+
+namespace detail {
+template <class T, class... Others>
+concept ConvertibleToOneOf = (std::is_convertible_v<T, Others> || ...);
+/// A type from which no constructor makes a Value. (std::is_constructible would ask the constructor that reports it.)
+/// Not a vector of Values, so that `List{std::move(values)}` makes a list of these.
+template <class T>
+concept Unsendable =
+    !std::is_arithmetic_v<std::remove_cvref_t<T>> && !std::is_enum_v<std::remove_cvref_t<T>> &&
+    !OtherNumber<std::remove_cvref_t<T>> && !std::is_null_pointer_v<std::remove_cvref_t<T>> && !ConvertibleToValue<T> &&
+    !std::same_as<std::remove_cvref_t<T>, Value> && !std::same_as<std::remove_cvref_t<T>, std::vector<Value>> &&
+    !ConvertibleToOneOf<T, std::complex<double>, const char*, std::string_view, std::string, Bytes, ArrayRef, List,
+                        Tuple, Dict, CapnpRef, Forward> &&
+    !requires(T && value) {
+  static_cast<T&&>(value).operator Value();
+};
+}  // namespace detail
 
 /// A sequence that arrives as a Python list.
 class List {
@@ -272,9 +291,10 @@ class Value {
   /// A float of 64 bits, from the compiler's own floating-point types of at most 64 bits, such as _Float16.
   template <detail::ExtendedFloat T>
   Value(T value) noexcept : variant_(static_cast<double>(value)) {}
-  /// An int: the number of a member of an unscoped enum.
-  template <detail::UnscopedEnum T>
-  Value(T value) noexcept : Value(static_cast<std::underlying_type_t<T>>(value)) {}
+  /// An int: the number of an enumerator, or of a std::byte. A ValueOf has precedence.
+  template <class T>
+  requires(std::is_enum_v<T> && !ConvertibleToValue<T>) Value(T value)
+  noexcept : Value(static_cast<std::underlying_type_t<T>>(value)) {}
   /// Does not compile: shmtree sends no Python number for these types.
   template <detail::WideNumber T>
   Value(T) noexcept {
@@ -311,6 +331,15 @@ class Value {
   // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): the constraint excludes Value
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && ConvertibleToValue<T>) Value(T&& other)
       : Value(ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(other))) {}
+
+  /// Does not compile: shmtree has no conversion for this type.
+  template <class T>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): the constraint excludes Value
+  requires detail::Unsendable<T> Value(T&&) {
+    static_assert(!detail::Unsendable<T>,
+                  "shmtree cannot send a value of this type. Describe an aggregate with SHMTREE_FIELDS(Type, "
+                  "members...), or specialise shmtree::ValueOf; a Result needs .value()");
+  }
 
   /// Returns the content.
   const Variant& variant() const& noexcept { return variant_; }

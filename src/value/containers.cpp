@@ -1,7 +1,8 @@
-// Parts of containers.h and fields.h that do not depend on a type.
+// Parts of containers.h, fields.h and vocabulary.h that do not depend on a type.
 #include <string>
 
 #include "shmtree/fields.h"
+#include "shmtree/vocabulary.h"
 #include "value/tree.h"
 
 namespace shmtree {
@@ -36,10 +37,10 @@ Result<ArrayView> one_dimensional(const Item& item, DType dtype) {
   return array;
 }
 
-Result<std::string> text_key(const Item& item, std::size_t position) {
-  if (!value::has_key_nodes(item.kind())) return std::string(item.at(position).key());
+Result<std::string_view> text_key(const Item& item, std::size_t position) {
+  if (!value::has_key_nodes(item.kind())) return std::string_view(item.at(position).key());
   const Item key = item.key_at(position);
-  if (key.kind() == Kind::kStr || key.kind() == Kind::kLongStr) return key.try_as<std::string>();
+  if (key.kind() == Kind::kStr || key.kind() == Kind::kLongStr) return key.try_as<std::string_view>();
   return Error{.code = Code::kInvalid,
                .message = "key " + std::to_string(position) + " of the dict: expected string, found " +
                           std::string(value::word_of(key.kind()))};
@@ -60,6 +61,12 @@ Error missing_field(const Item& item, std::string_view type, std::string_view na
   return Error{.code = Code::kNotFound,
                .message = std::string(type) + " needs the key \"" + std::string(name) + "\", which is not in " +
                           value::with_article(item.kind()) + " of " + std::to_string(item.size())};
+}
+
+Result<double> seconds_of(const Item& item) {
+  if (item.kind() != Kind::kTimeDelta) return item.try_as<double>();
+  const auto parts = item.ints();  // days, microseconds
+  return static_cast<double>(parts[0]) * 86'400 + static_cast<double>(parts[1]) * 1e-6;
 }
 
 }  // namespace detail

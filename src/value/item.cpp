@@ -155,7 +155,8 @@ std::span<const double> Item::floats() const& noexcept {
 
 Result<std::string_view> Item::to_text() const {
   const Node& node = node_of(tree_, node_);
-  if (!has_trait(node.kind, format::kIsText)) return mismatch("string");
+  const bool has_text = node.kind == Kind::kPath || node.kind == Kind::kDecimal;
+  if (!has_text && !has_trait(node.kind, format::kIsText)) return mismatch("string");
   return own_text(*tree_, node);
 }
 

@@ -5,6 +5,12 @@
 /// ordinary outcomes. No call that returns a Result throws, except `value()` of a failed one.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "shmtree needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
+#define SHMTREE_NEEDS "C++20"
+#include SHMTREE_NEEDS  // Ends the compilation, which #error does not.
+#endif
+
 #include <cstdint>
 #include <exception>
 #include <new>
@@ -141,6 +147,26 @@ class [[nodiscard]] Result {
   const T& value() const& { return check(), std::get<0>(state_); }
   /// Moves the value out of a temporary. The result is no reference, so a range-for may loop over it.
   T value() && { return check(), std::get<0>(std::move(state_)); }
+
+  /// Returns the value, or `other` if there is none.
+  template <class Other>
+  T value_or(Other&& other) const& {
+    return ok() ? std::get<0>(state_) : static_cast<T>(std::forward<Other>(other));
+  }
+  /// Moves the value out of a temporary.
+  template <class Other>
+  T value_or(Other&& other) && {
+    return ok() ? std::get<0>(std::move(state_)) : static_cast<T>(std::forward<Other>(other));
+  }
+  /// Returns the Result of next(value), or this error: `receiver.get().and_then(parse)`.
+  template <class Next>
+  auto and_then(Next next) && -> decltype(next(std::declval<T>())) {
+    if (!ok()) return std::move(*this).error();
+    return next(std::get<0>(std::move(state_)));
+  }
+  /// True if there is a value, and it equals `value`.
+  friend bool operator==(const Result& result, const T& value) requires requires { value == value; }
+  { return result.ok() && *result == value; }
 
   /// Unchecked access. Undefined unless ok().
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }

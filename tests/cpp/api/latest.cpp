@@ -28,6 +28,12 @@ Value weights(int number) {
 
 }  // namespace
 
+TEST_CASE("braces around entries publish a dict") {
+  const Latest latest = new_latest();
+  latest.publish({{"a", 3}}).value();
+  CHECK(latest.get().value().value["a"].as<int>() == 3);
+}
+
 TEST_CASE("Latest returns the newest version and the kept history") {
   const Latest latest = new_latest(1);
   CHECK(latest.version() == 0);

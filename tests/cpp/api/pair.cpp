@@ -22,6 +22,14 @@ TEST_CASE("a nested value arrives as a tree with array views") {
   CHECK(item["info"]["episode"].as<std::string>() == "ep-12");
 }
 
+TEST_CASE("braces around entries put a dict") {
+  auto [sender, receiver] = shmtree::make_pair();
+  sender.put({{"a", 1}}).value();
+  sender.put({{"a", 1}, {"b", "two"}}, 0s).value();
+  CHECK(receiver.get().value().as<std::map<std::string, int>>() == std::map<std::string, int>{{"a", 1}});
+  CHECK(receiver.get().value()["b"].as<std::string>() == "two");
+}
+
 TEST_CASE("put refuses a message larger than the budget at once") {
   auto arena = shmtree::Arena::create({.max_bytes = 2 << 20}).value();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});

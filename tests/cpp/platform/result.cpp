@@ -66,3 +66,25 @@ TEST_CASE("value() throws the error with its details") {
     CHECK(std::string(bad.what()) == "a sentence");
   }
 }
+
+TEST_CASE("value_or() and and_then() use the value or the error") {
+  CHECK(Result<int>(3).value_or(4) == 3);
+  CHECK(Result<int>(Code::kEmpty).value_or(4) == 4);
+  const Result<std::string> text("one");
+  CHECK(text.value_or("two") == "one");
+  CHECK(Result<std::unique_ptr<int>>(std::make_unique<int>(5)).value_or(nullptr) != nullptr);
+
+  const auto half = [](int number) -> Result<double> {
+    if (number % 2 != 0) return Error{Code::kInvalid, "an odd number"};
+    return number / 2.0;
+  };
+  CHECK(Result<int>(6).and_then(half).value() == 3.0);
+  CHECK(Result<int>(7).and_then(half).error().message == "an odd number");
+  CHECK(Result<int>(Error{Code::kFull, "no space"}).and_then(half).error().message == "no space");
+}
+
+TEST_CASE("a result is equal to its value only") {
+  CHECK(Result<int>(3) == 3);
+  CHECK(Result<int>(3) != 4);
+  CHECK(Result<int>(Code::kEmpty) != 3);
+}

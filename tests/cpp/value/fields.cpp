@@ -37,6 +37,14 @@ struct Wide {
 };
 SHMTREE_FIELDS(Wide, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9)
 
+enum class Gear { kNeutral, kFirst };
+struct Robot {
+  Gear gear = Gear::kNeutral;
+  double joints[2] = {};
+  std::string names[2];
+};
+SHMTREE_FIELDS(Robot, gear, joints, names)
+
 }  // namespace lab
 
 struct InNoNamespace {
@@ -145,4 +153,15 @@ TEST_CASE("an aggregate can have many members") {
   const Item item = sent(wide);
   CHECK(item.size() == 20);
   CHECK(item.as<lab::Wide>().b9 == 9);
+}
+
+TEST_CASE("members may be enums and arrays of C") {
+  const Item item = sent(lab::Robot{.gear = lab::Gear::kFirst, .joints = {1.5, 2.5}, .names = {"left", "right"}});
+  CHECK(item["joints"].kind() == Kind::kArray);
+  const auto robot = item.as<lab::Robot>();
+  CHECK(robot.gear == lab::Gear::kFirst);
+  CHECK(robot.joints[1] == 2.5);
+  CHECK(robot.names[1] == "right");
+  CHECK(refused<lab::Robot>(sent(Dict{{"gear", 0}, {"joints", List{1.0}}, {"names", List{"a", "b"}}})).message ==
+        "[\"joints\"]: expected 2 items, found a list of 1");
 }
