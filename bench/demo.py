@@ -52,21 +52,22 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(path: Path, rows: list[dict[str, Any]]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(9, 1.6), layout="constrained", sharey=True)
+    from bench import charts
+
+    figure, axes = pyplot.subplots(1, len(METRICS), figsize=(8, 1.2), sharey=True)
+    figure.subplots_adjust(wspace=0.25)
     for axis, (key, unit), better in zip(axes, METRICS.items(), ("more", "less")):
-        bars = axis.barh([row["transport"] for row in rows], [row[key] for row in rows], color=["tab:blue", "0.7"])
+        colours = [charts.COLOURS[row["transport"]] for row in rows]
+        bars = axis.barh([row["transport"] for row in rows], [row[key] for row in rows], color=colours)
         axis.bar_label(bars, [shown(key, row) for row in rows], padding=3)
-        axis.set(title=f"{unit} ({better} is better)", xticks=[])
-        axis.margins(x=0.15)
-        axis.spines[["top", "right", "bottom"]].set_visible(False)
+        axis.set(xticks=[])
+        axis.set_title(f"{unit} ({better} is better)", fontsize=11)
+        axis.margins(x=0.2)
+        axis.spines["bottom"].set_visible(False)
     axes[0].invert_yaxis()
-    figure.savefig(path)
-    pyplot.close(figure)
+    charts.save(figure, path)
 
 
 def main() -> None:

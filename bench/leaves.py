@@ -1,6 +1,6 @@
 """Measures messages with common classes of other packages and of the standard library.
 
-`docs/benchmarks.md` has the resulting table. `./dev bench 'leaf-*'` prints it again.
+`docs/benchmark-tables.md` has the resulting table. `./dev bench 'leaf-*'` prints it again.
 """
 
 from __future__ import annotations

@@ -1,89 +1,81 @@
-"""Plots the results of a run: throughput over size, CPU, memory, latency."""
+"""Plots the results of a run: rate and CPU time over the size of a message, and latency."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import matplotlib
-
-matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-from bench.competitors import NAMES, OURS
-from bench.limits import COPY_FRESH, COPY_TOUCHED
+from bench import charts
+from bench.competitors import SHOWN
+from bench.limits import COPY_TOUCHED
 from bench.measured import Row
-from bench.workloads import WORKLOADS
-
-_LIMITS = (COPY_TOUCHED, COPY_FRESH)
+from bench.workloads import GB, WORKLOADS
 
 
 def draw(folder: Path, rows: list[Row]) -> list[Path]:
+    """Draws what the rows have figures for, and returns the files."""
     measured = [row for row in rows if not row["problem"]]
     sizes = [row for row in measured if WORKLOADS[row["workload"]].kind == "stream"]
-    blobs = [row for row in sizes if row["workload"].startswith("bytes")]
-    arrays = [row for row in sizes if row["workload"].startswith("array")]
     return [
-        *_over_size(
-            folder / "throughput.svg", "messages per second", "items_per_s", {"bytes": blobs, "arrays": arrays}
-        ),
-        *_over_size(folder / "cpu.svg", "CPU us per message", "cpu_us_per_item", {"bytes": blobs, "arrays": arrays}),
-        *_over_size(folder / "memory.svg", "peak MB", "peak_mb", {"bytes": blobs, "arrays": arrays}),
+        *_over_size(folder / "throughput.svg", "messages per second", "items_per_s", sizes),
+        *_over_size(folder / "cpu.svg", "µs of CPU time per message", "cpu_us_per_item", sizes),
         *_latency(folder / "latency.svg", [row for row in measured if row["workload"] == "latency"]),
     ]
 
 
-def _style(name: str) -> dict[str, Any]:
-    if name in _LIMITS:
-        return {"color": "0.5", "linestyle": ":" if name == COPY_FRESH else "--"}
-    index = list(NAMES).index(name) if name in NAMES else len(NAMES)
-    return {
-        "color": matplotlib.colormaps["tab20"](index % 20),
-        "linewidth": 2.6 if name.startswith(OURS) else 1.2,
-        "marker": "o",
-        "markersize": 3,
+def _over_size(path: Path, unit: str, key: str, rows: list[Row]) -> list[Path]:
+    shown = [
+        row
+        for row in rows
+        if row.get(key)
+        and row["competitor"] in (*SHOWN, COPY_TOUCHED)
+        and WORKLOADS[row["workload"]].nbytes <= GB  # most competitors end there
+    ]
+    panels = {
+        title: found
+        for title, prefix in (("bytes objects", "bytes"), ("arrays", "array"))
+        if (found := [row for row in shown if row["workload"].startswith(prefix)])
     }
-
-
-def _over_size(path: Path, unit: str, key: str, panels: dict[str, list[Row]]) -> list[Path]:
-    shown = {title: [row for row in rows if row.get(key)] for title, rows in panels.items()}
-    shown = {title: rows for title, rows in shown.items() if rows}
-    if not shown:
+    if not panels:
         return []
-    figure, axes = pyplot.subplots(1, len(shown), figsize=(6 * len(shown), 5), squeeze=False, layout="constrained")
-    for axis, (title, rows) in zip(axes[0], shown.items()):
-        for name in _competitors(rows):
-            points = [(WORKLOADS[row["workload"]].nbytes, row[key]) for row in rows if row["competitor"] == name]
-            axis.plot(*zip(*sorted(points)), label=name, **_style(name))
-        axis.set(xscale="log", yscale="log", xlabel="bytes per message", ylabel=unit, title=title)
-        axis.grid(alpha=0.3)
-    return _save(figure, axes[0], path)
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.2), squeeze=False, sharey=True)
+    figure.subplots_adjust(wspace=0.08)
+    for axis, (title, found) in zip(axes[0], panels.items()):
+        axis.set(xscale="log", yscale="log", xlabel="size of a message", title=title)
+        ends = {}
+        for name in (*SHOWN, COPY_TOUCHED):
+            points = sorted((WORKLOADS[row["workload"]].nbytes, row[key]) for row in found if row["competitor"] == name)
+            if points:
+                look = charts.style(name) if name in SHOWN else {"color": charts.BOUND, "linestyle": "--"}
+                axis.plot(*zip(*points), **look)
+                ends[name] = points[-1][1]
+        charts.name_ticks(axis.xaxis, "B", 2)
+        charts.name_ticks(axis.yaxis)
+        axis.grid()
+    axes[0][0].set_ylabel(unit)
+    charts.label_lines(axes[0][-1], ends)
+    charts.save(figure, path)
+    return [path]
 
 
 def _latency(path: Path, rows: list[Row]) -> list[Path]:
-    if not rows:
+    """Draws a bar per competitor from the median to the 99th percentile."""
+    found = {row["competitor"]: row["one_way_us"] for row in rows if row.get("one_way_us")}
+    names = [name for name in SHOWN if name in found]
+    if not names:
         return []
-    figure, axes = pyplot.subplots(1, 1, figsize=(7, 5), squeeze=False, layout="constrained")
-    for row in rows:
-        samples = sorted(row["samples"])
-        share = [(i + 1) / len(samples) for i in range(len(samples))]
-        axes[0][0].plot(samples, share, label=row["competitor"], **(_style(row["competitor"]) | {"marker": ""}))
-    axes[0][0].set(xscale="log", xlabel="us, one way, receiver asleep", ylabel="share of messages", title="E")
-    axes[0][0].grid(alpha=0.3)
-    return _save(figure, axes[0], path)
-
-
-def _competitors(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(row["competitor"] for row in rows))
-
-
-def _save(figure: Any, axes: Any, path: Path) -> list[Path]:
-    handles: dict[str, Any] = {}
-    for axis in axes:
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8, frameon=False)
-    figure.savefig(path)
-    pyplot.close(figure)
+    figure, axis = pyplot.subplots(figsize=(7, 0.45 * len(names) + 0.8))
+    for place, name in enumerate(names):
+        ends = found[name]["p50"], found[name]["p99"]
+        axis.plot(ends, [place, place], color=charts.COLOURS[name], linewidth=3, marker="o", markersize=7)
+        axis.annotate(f"{ends[0]:.3g}", (ends[0], place), (-8, 0), textcoords="offset points", ha="right", va="center")
+        axis.annotate(f"{ends[1]:,.0f}", (ends[1], place), (8, 0), textcoords="offset points", va="center")
+    axis.set_yticks(range(len(names)), names)
+    axis.set(xscale="log", xlabel="µs from put to get, receiver asleep: median, 99th percentile")
+    axis.margins(x=0.15, y=0.1)
+    axis.invert_yaxis()
+    charts.name_ticks(axis.xaxis)
+    axis.grid(axis="x")
+    charts.save(figure, path)
     return [path]

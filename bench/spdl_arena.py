@@ -248,28 +248,33 @@ def _first_size(rows: list[Row], kind: str, transport: str) -> str:
 
 
 def draw(path: Path, rows: list[Row]) -> None:
-    import matplotlib
+    """Plots the rate of each transport over the size of an item, with a panel per kind of item."""
+    from matplotlib import pyplot, ticker
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from bench import charts
 
     kinds = list(dict.fromkeys(row["kind"] for row in rows if not row["problem"]))
-    size = (3.6 * len(kinds), 2.6 * len(METRICS))
-    figure, axes = pyplot.subplots(len(METRICS), len(kinds), figsize=size, squeeze=False, layout="constrained")
-    for line, (key, unit) in zip(axes, METRICS.items()):
-        for axis, kind in zip(line, kinds):
-            for transport in TRANSPORTS:
-                found = [row for row in rows if (row["kind"], row["transport"]) == (kind, transport) and key in row]
-                axis.plot([row["mib"] for row in found], [row[key] for row in found], marker="o", label=transport)
-            axis.set(xscale="log", yscale="log", title=kind, xlabel="MiB per item", ylabel=unit)
-            sizes = sorted({row["mib"] for row in rows})
-            axis.set_xticks(sizes, sizes)
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter("")
-            axis.grid(alpha=0.3, which="both", axis="y")
-    axes[0][0].legend(fontsize=8)
-    figure.savefig(path)
-    pyplot.close(figure)
+    figure, axes = pyplot.subplots(2, (len(kinds) + 1) // 2, figsize=(7.5, 6), sharex=True, sharey=True, squeeze=False)
+    for axis, kind in zip(axes.flat, kinds):
+        ends = {}
+        for transport in TRANSPORTS:
+            found = [row for row in rows if (row["kind"], row["transport"]) == (kind, transport) and "gb_per_s" in row]
+            points = [(row["mib"], row["gb_per_s"]) for row in found]
+            if points:
+                axis.plot(*zip(*points), **charts.style(transport))
+                ends[transport] = points[-1][1]
+        axis.set(xscale="log", yscale="log", title=kind)
+        sizes = sorted({row["mib"] for row in rows})
+        axis.set_xticks(sizes, [f"{size} MiB" for size in sizes])
+        axis.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_minor_locator(ticker.NullLocator())
+        axis.grid()
+        if axis in axes[:, -1]:
+            charts.label_lines(axis, ends)
+    for line in axes:
+        line[0].set_ylabel("GB/s")
+    charts.save(figure, path)
 
 
 def arguments() -> argparse.Namespace:

@@ -36,6 +36,8 @@ NAMES: dict[str, str] = {
     "Ray": "ray_store",
 }
 OURS = "shmtree"
+#: Those in the charts and the short table of docs/benchmarks.md.
+SHOWN = ["shmtree", "multiprocessing.Queue", "torch.multiprocessing", "faster-fifo", "pyzmq", "iceoryx2"]
 
 
 class Unsupported(Exception):

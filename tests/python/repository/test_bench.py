@@ -60,7 +60,7 @@ def pages(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(ROOT)
     pages = importlib.import_module("bench.pages")
     (tmp_path / "docs").mkdir()
-    for page in ("README.md", pages.PAGE):
+    for page in (pages.PAGE, pages.TABLES):
         shutil.copy(ROOT / page, tmp_path / page)
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     return pages
@@ -81,18 +81,18 @@ def test_bench_replaces_the_figures_of_the_pages(pages, tmp_path):
 
     pages.update(ABOUT, [row, idle], [])
 
-    for page in ("README.md", pages.PAGE):
+    for page in (pages.PAGE, pages.TABLES):
         before, after = (root.joinpath(page).read_text() for root in (ROOT, tmp_path))
         assert "| shmtree | 123 |\n" in after
         assert "Measured on 2026-12-01 with commit abc1234" in after
         assert without_figures(before) == without_figures(after)
-    after = (tmp_path / pages.PAGE).read_text()
+    after = (tmp_path / pages.TABLES).read_text()
     assert "| shmtree | 4.5 |\n" in after
     assert "| shmtree | 7 / 9 |\n" in after
 
 
 def test_bench_refuses_a_page_without_its_marks(pages, tmp_path):
-    (tmp_path / pages.PAGE).write_text("# Benchmarks\n")
+    (tmp_path / pages.TABLES).write_text("# Tables\n")
 
     with pytest.raises(ValueError, match="has no line <!-- queues: written by"):
         pages.update(ABOUT, [], [])
