@@ -18,7 +18,7 @@ PROGRAMS += ["docs/index.md", "docs/tutorial.md", "docs/observe.md", "docs/deplo
 PROGRAMS += ["docs/channels.md", "docs/errors.md", "docs/fork.md", "docs/services.md"]
 PROGRAMS += ["docs/latest-and-broadcast.md", "docs/memory.md", "docs/names.md", "docs/types.md"]
 PROGRAMS += ["docs/shared-list.md", "docs/concepts.md", "docs/queues.md", "docs/install.md", "docs/ray.md"]
-PROGRAMS += ["docs/run.md"]
+PROGRAMS += ["docs/run.md", "docs/faq.md"]
 PAGES = {page: (ROOT / page).read_text() for page in PROGRAMS}
 
 
