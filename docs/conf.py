@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from sphinx.ext.autodoc.mock import mock
 from shmtree._public import DEFINED_IN
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+guarantees = importlib.import_module("guarantees")
 MODULES = (
     "shmtree",
     "shmtree.replay",
@@ -91,6 +94,14 @@ def _lead_within(_app: Any, page: str, source: list[str]) -> None:
         source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)(#[^)]*|)\)", target, source[0])
 
 
+def _list_tests(_app: Any, page: str, source: list[str]) -> None:
+    """Adds the tests of the guarantees, which the repository has as marks in its tests only."""
+    if page == "guarantees":
+        source[0] = guarantees.with_links(source[0], "site/guarantee-tests.md")
+    elif page == "site/guarantee-tests":
+        source[0] += "\n" + guarantees.page()
+
+
 def _keep_units(_app: Any, _page: str, source: list[str]) -> None:
     """Figures in tables, such as 1.02 M, are not broken over lines."""
     source[0] = re.sub(r"(?<=\d) (?=[kM](?:, | \|))", "\N{NO-BREAK SPACE}", source[0])
@@ -115,5 +126,6 @@ def setup(app: Any) -> None:
             importlib.import_module(name)
     app.connect("autodoc-process-signature", _no_constructor)
     app.connect("source-read", _lead_within)
+    app.connect("source-read", _list_tests)
     app.connect("source-read", _keep_units)
     app.connect("viewcode-follow-imported", _defined_in)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes docs/guarantee-tests.md, the tests of each guarantee, from docs/guarantees.md and the marks on the tests.
+"""Finds the tests of each guarantee of docs/guarantees.md by the marks on the tests.
 
-tools/guarantees.py            writes the page
-tools/guarantees.py --check    fails if the page is out of date
-tools/guarantees.py ID...      prints the tests of these guarantees
+tools/guarantees.py            checks the marks
+tools/guarantees.py ID...      checks them, and prints the tests of these guarantees
 
-Both fail if a guarantee has no test, or a test names an unknown guarantee. An item of a list in docs/guarantees.md has
+Fails if a guarantee has no test, or a test names an unknown guarantee. `./dev docs` puts the tests of all guarantees on
+a page of the site. An item of a list in docs/guarantees.md has
 the guarantee's id, then the guarantee. A test names one or more ids: in Python by `@pytest.mark.guarantee("id")`, in
 C++ by the comment `// guarantee: id, id` above TEST_CASE.
 """
@@ -21,13 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE, MADE = ROOT / "docs/guarantees.md", ROOT / "docs/guarantee-tests.md"
-INTRODUCTION = """\
-# Tests of the guarantees
-
-Each [guarantee](guarantees.md) has an id, and its tests carry that id as a mark. Each of them fails if the
-guarantee is broken. `tools/guarantees.py` makes this page from the marks.
-"""
+SOURCE = ROOT / "docs/guarantees.md"
+ITEM = re.compile(r"^- `([a-z0-9-]+)`: (.+)", re.MULTILINE)  # the id and the guarantee
 
 
 class Guarantee(NamedTuple):
@@ -43,16 +38,14 @@ class Mark(NamedTuple):
 
 
 def guarantees_in(page: str) -> list[Guarantee]:
-    """Returns the items of the page's lists. An item begins with a link from the guarantee's id to its tests."""
+    """Returns the items of the page's lists. An item begins with the guarantee's id."""
     heading, found = "", []
     for line in re.sub(r"\n  +", " ", page).splitlines():
         if line.startswith("## "):
             heading = line[3:]
-        item = re.fullmatch(r"- \[([a-z0-9-]+)\]\(guarantee-tests\.md#([a-z0-9-]+)\): (.+)", line)
+        item = ITEM.fullmatch(line)
         if item:
-            if item[1] != item[2]:
-                raise ValueError(f"the item of {item[1]} links to {item[2]}")
-            found.append(Guarantee(heading, item[1], item[3]))
+            found.append(Guarantee(heading, item[1], item[2]))
         elif line.startswith("- "):
             raise ValueError(f"this item has no id: {line}")
     return found
@@ -124,24 +117,30 @@ def tests_of(id: str, marks: list[Mark]) -> str:
     """Returns the tests of a guarantee as a list of Markdown: files, and below each the names."""
     lines: list[str] = []
     for path in dict.fromkeys(mark.path for mark in marks if mark.id == id):
-        lines.append(f"- [{path}](../{path})")
+        lines.append(f"- `{path}`")
         lines += (f"  - `{mark.test}`" for mark in marks if (mark.id, mark.path) == (id, path))
     return "\n".join(lines)
 
 
-def page_of(guarantees: list[Guarantee], marks: list[Mark]) -> str:
-    parts, heading = [INTRODUCTION], ""
-    for each in guarantees:
+def page() -> str:
+    """Returns the list of all guarantees with their tests as Markdown, for a page in docs/site."""
+    marks, parts, heading = all_marks(), [], ""
+    for each in guarantees_in(SOURCE.read_text()):
         if each.heading != heading:
             heading = each.heading
             parts.append(f"## {heading}\n")
-        parts.append(f"### {each.id}\n\n{each.sentence}\n\n{tests_of(each.id, marks)}\n")
+        sentence = re.sub(r"\]\((?=[\w-]+\.md)", "](../", each.sentence)
+        parts.append(f"### {each.id}\n\n{sentence}\n\n{tests_of(each.id, marks)}\n")
     return "\n".join(parts)
+
+
+def with_links(text: str, target: str) -> str:
+    """Returns the page docs/guarantees.md with a link from each id to its tests on the page `target`."""
+    return ITEM.sub(rf"- [\1]({target}#\1): \2", text)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
     parser.add_argument("ids", nargs="*", metavar="ID")
     given = parser.parse_args()
     try:
@@ -150,13 +149,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     errors = errors_of(guarantees, marks)
-    page = page_of(guarantees, marks)
     if given.ids:
         print(*(f"{id}\n{tests_of(id, marks) or '- none'}" for id in given.ids), sep="\n")
-    elif not given.check:
-        MADE.write_text(page)
-    elif MADE.read_text() != page:
-        errors.append("docs/guarantee-tests.md is out of date: run tools/guarantees.py")
     print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
     return int(bool(errors))
 
