@@ -94,6 +94,16 @@ def _lead_within(_app: Any, page: str, source: list[str]) -> None:
         source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)(#[^)]*|)\)", target, source[0])
 
 
+# Pages for people who change shmtree. The search finds their titles, but not their text.
+NOT_SEARCHED = r".*-layout|frame|recovery|replay-files|site/(guarantee-tests|changelog|contributing)"
+
+
+def _limit_search(_app: Any, env: Any) -> None:
+    for page in env.found_docs:
+        if re.fullmatch(NOT_SEARCHED, page):
+            env.metadata[page]["nosearch"] = ""
+
+
 def _list_tests(_app: Any, page: str, source: list[str]) -> None:
     """Adds the tests of the guarantees, which the repository has as marks in its tests only."""
     if page == "guarantees":
@@ -126,6 +136,7 @@ def setup(app: Any) -> None:
             importlib.import_module(name)
     app.connect("autodoc-process-signature", _no_constructor)
     app.connect("source-read", _lead_within)
+    app.connect("env-updated", _limit_search)
     app.connect("source-read", _list_tests)
     app.connect("source-read", _keep_units)
     app.connect("viewcode-follow-imported", _defined_in)
