@@ -69,7 +69,7 @@ def explained(argument: argparse.Action) -> str:
 def section(name: str, parser: argparse.ArgumentParser) -> str:
     parts = [f"### {name}", textwrap.fill(" ".join((parser.description or "").split()), WIDTH)]
     parts.append(f"```text\n{synopsis(parser)}\n```")
-    parts.append("\n".join(map(explained, arguments_of(parser))))
+    parts.append("\n".join(explained(each) for each in arguments_of(parser) if written(each) != "--json"))
     examples = "\n".join(line.strip() for line in (parser.epilog or "").splitlines()[1:])
     if examples:
         parts.append(f"```sh\n{examples}\n```")

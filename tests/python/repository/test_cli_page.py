@@ -33,7 +33,7 @@ Options without a command:
 Wrap what is given. It takes time.
 
 ```text
-tool pack [FILE...] --format box|bag [--rate N]
+tool pack [FILE...] --format box|bag [--rate N] [--json]
 ```
 
 - `FILE`: files; see `--format`.
@@ -59,6 +59,7 @@ def parser():
     )
     pack.add_argument("-f", "--format", choices=("box", "bag"), required=True, help="of the result")
     pack.add_argument("--rate", metavar="N", default=2.5, help="speed (default: %(default)s)")
+    pack.add_argument("--json", action="store_true", help="for scripts: the page says once what it does")
     pack.add_argument("files", metavar="FILE", nargs="*", help="files; see --format")
     return parser
 
