@@ -86,16 +86,18 @@ ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 def _lead_within(_app: Any, page: str, source: list[str]) -> None:
     """Replaces a link to a file outside of docs/ by a link to its page, or by its path if the site has no page."""
 
+    up = "../" * page.count("/")
+
     def target(link: re.Match[str]) -> str:
         words, path, anchor = link.groups()
-        return f"[{words}](site/{ROOT_PAGES[path]}{anchor})" if path in ROOT_PAGES else f"`{path}`"
+        return f"[{words}]({up}site/{ROOT_PAGES[path]}{anchor})" if path in ROOT_PAGES else f"`{path}`"
 
     if not page.startswith("site/"):
-        source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)(#[^)]*|)\)", target, source[0])
+        source[0] = re.sub(rf"\[([^\]]*)\]\({re.escape(up)}\.\./([^)#]*)(#[^)]*|)\)", target, source[0])
 
 
 # Pages for people who change shmtree. The search finds their titles, but not their text.
-NOT_SEARCHED = r".*-layout|frame|recovery|replay-files|site/(guarantee-tests|changelog|contributing)"
+NOT_SEARCHED = r"internals/.*|site/(guarantee-tests|changelog|contributing)"
 
 
 def _limit_search(_app: Any, env: Any) -> None:

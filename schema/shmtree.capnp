@@ -1,6 +1,6 @@
 @0xbe1c0f4da74c2365;
-# The metadata of a frame: one tree, flattened in preorder into columns. docs/frame.md describes how nodes use them, and
-# include/shmtree/base/kind.h lists the numbers of the kinds. A column without values is a null pointer.
+# The metadata of a frame: one tree, flattened in preorder into columns. docs/internals/frame.md describes how nodes use
+# them, and include/shmtree/base/kind.h lists the numbers of the kinds. A column without values is a null pointer.
 #
 # If you add, remove or change a field, increment the version in the frame's header. Readers reject unknown columns, and
 # would misread changed ones.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the table of kinds in docs/frame.md from include/shmtree/base/kind.h and src/format/grammar.h.
+"""Makes the table of kinds in docs/internals/frame.md from include/shmtree/base/kind.h and src/format/grammar.h.
 
 tools/kinds.py            writes the table into the page
 tools/kinds.py --check    fails if the table in the page is out of date
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/frame.md"
+PAGE = ROOT / "docs/internals/frame.md"
 BEGIN, END = "<!-- made by tools/kinds.py -->\n", "\n\n### References"
 
 #: The page's notation for letters of a rule that stand for several values.
@@ -61,7 +61,7 @@ def main() -> int:
     made = before + begin + table() + END + rest.partition(END)[2]
     if "--check" in sys.argv[1:]:
         if made != page:
-            print("the table of kinds in docs/frame.md is out of date; run tools/kinds.py")
+            print("the table of kinds in docs/internals/frame.md is out of date; run tools/kinds.py")
         return int(made != page)
     PAGE.write_text(made)
     return 0

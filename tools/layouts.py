@@ -231,7 +231,7 @@ def table_of_values(name: str, text: str) -> str:
 
 def main() -> int:
     is_check = "--check" in sys.argv[1:]
-    pages = {path: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+    pages = {path: path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
     headers = [ROOT / "src/memory/layout.h", ROOT / "src/memory/publishers.h", ROOT / "src/memory/deaths.h"]
     headers += [ROOT / header for page in pages.values() for _, _, header, _, _ in MARKED.findall(page)]
     texts = {header: header.read_text() for header in dict.fromkeys(headers)}
@@ -247,7 +247,7 @@ def main() -> int:
 
         new = MARKED.sub(made, page)
         if new != page and is_check:
-            errors.append(f"docs/{path.name} is out of date: run tools/layouts.py")
+            errors.append(f"{path.relative_to(ROOT)} is out of date: run tools/layouts.py")
         elif new != page:
             path.write_text(new)
     print(*dict.fromkeys(errors), sep="\n", end="\n" if errors else "", file=sys.stderr)

@@ -29,7 +29,7 @@ struct FrameAccess;
 struct FrameState;
 }  // namespace detail
 
-/// An encoded value that stands alone: its bytes refer to no other memory. docs/frame.md describes the format.
+/// An encoded value that stands alone: its bytes refer to no other memory (docs/internals/frame.md).
 class Frame {
  public:
   /// Makes an empty frame.

@@ -173,8 +173,8 @@ def _add_kind(
     copied_bytes: Callable[..., int] = ...,
     /,
 ) -> None:
-    """parts(object) returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the
-    object. If `build` copies memory of the message when it does not trust the sender, copied_bytes(*parts)
+    """parts(object) returns the tuple that its rule in docs/internals/frame.md needs, and build(*parts, trusted)
+    returns the object. If `build` copies memory of the message when it does not trust the sender, copied_bytes(*parts)
     returns how many bytes.
     """
 

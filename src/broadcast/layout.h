@@ -1,5 +1,5 @@
-// The ring of a Broadcast, or of a Latest, in shared memory: docs/broadcast-layout.md has the bytes, the order of
-// stores, and why a kill does no harm.
+// The ring of a Broadcast, or of a Latest, in shared memory: docs/internals/broadcast-layout.md has the bytes, the
+// order of stores, and why a kill does no harm.
 //
 // Primary state: `tail`, the entries of the ring, and the cursors. `kept`, `slowest`, `put_bytes` and `blocks_end` are
 // derived.

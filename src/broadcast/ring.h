@@ -1,6 +1,6 @@
 // A ring of messages in shared memory: any process puts, and any process reads without a lock. In a Broadcast, each
 // reader reads the messages in order and has a cursor. In a Latest, the messages are versions, which readers read by
-// number. See docs/broadcast-layout.md for the order of stores.
+// number. See docs/internals/broadcast-layout.md for the order of stores.
 //
 // Invariants:
 //   - A message that can be read is whole, and is not overwritten before every blocking cursor has passed it.

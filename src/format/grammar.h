@@ -18,7 +18,7 @@ enum class Made : bool { kAfterItems, kBeforeItems };
 
 struct KindRow {
   Kind kind;
-  const char* name;         // in descriptions and in docs/frame.md
+  const char* name;         // in descriptions and in docs/internals/frame.md
   const char* words;        // in error messages, with the article
   const char* rule;         // values that the node takes from the columns, in this order
   const char* limits = "";  // one limit per letter of the rule; may be shorter
@@ -27,7 +27,7 @@ struct KindRow {
 
 // The letters of a rule:
 //   I   a value of `ints`                  F   a value of `floats`
-//   L   a value of `lengths`               N   a name (class, field or key; see docs/frame.md)
+//   L   a value of `lengths`               N   a name (class, field or key; see docs/internals/frame.md)
 //   S   L = n, then n bytes of `text`      B   as S, but the bytes are not text
 //   U   16 bytes of `text`                 V   a child node
 //   A   an array descriptor

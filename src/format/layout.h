@@ -1,4 +1,4 @@
-// The fixed part of a frame. docs/frame.md describes the whole frame, byte by byte.
+// The fixed part of a frame. docs/internals/frame.md describes the whole frame, byte by byte.
 //
 //   offset 0   4  magic "SHMT"
 //          4   4  bytes of the metadata, a multiple of 8

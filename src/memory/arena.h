@@ -19,7 +19,7 @@
 // Thread safety: every method may be called from any thread. An Arena object is one process's view of the file; a
 // process has at most one per file (attach() finds it), and forked children inherit theirs.
 //
-// The order of stores makes a kill at any instruction harmless (docs/recovery.md has the whole argument):
+// The order of stores makes a kill at any instruction harmless (docs/internals/recovery.md has the whole argument):
 //   allocate   word := writing(me), then `committed` is raised, then pages are allocated
 //   publish    the channel stores the block into its window; then word: writing -> live (by compare-and-swap, since a
 //              receiver may have done it already and even have released the block)

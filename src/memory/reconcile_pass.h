@@ -1,5 +1,5 @@
 // One pass of recovery: a mark-and-sweep over the blocks. Its roots are the blocks that channels keep and that living
-// processes hold. docs/recovery.md has the argument, arena.h the order of stores on which it relies.
+// processes hold. docs/internals/recovery.md has the argument, arena.h the order of stores on which it relies.
 //
 // Invariants:
 //   - The pass never stops the arena as a whole. It first takes a snapshot of every block's word. Then it marks,

@@ -1,5 +1,5 @@
-// A shared list is one run of bytes in a sealed memory file or a file on disk, see docs/list-layout.md. The writer is
-// python/shmtree/_ipc/list_writer.py.
+// A shared list is one run of bytes in a sealed memory file or a file on disk, see docs/internals/list-layout.md. The
+// writer is python/shmtree/_ipc/list_writer.py.
 //
 //     header   frame...   padding   index: count + 1 offsets
 #pragma once

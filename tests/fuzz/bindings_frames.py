@@ -12,7 +12,7 @@ from bindings_seeds import CLASSES
 from frame_writer import Writer
 
 WORD = 2**64
-#: Bytes of an element of each dtype, by its number in docs/frame.md.
+#: Bytes of an element of each dtype, by its number in docs/internals/frame.md.
 ITEM_BYTES = (0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 4, 8, 8, 16, 2, 1, 1, 1, 1, 1, 4)
 
 

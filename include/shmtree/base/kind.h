@@ -12,7 +12,7 @@
 namespace shmtree {
 
 /// The kind of a node. Each comment lists the parts of the node, in the order in which an Item has them.
-/// `tools/kinds.py` generates the table of kinds in docs/frame.md from this header and src/format/grammar.h.
+/// `tools/kinds.py` generates the table of kinds in docs/internals/frame.md from this header and src/format/grammar.h.
 enum class Kind : std::uint8_t {
   kInvalid = 0,  ///< Never written.
 

@@ -1,5 +1,5 @@
 // Converts NumPy's dtypes to and from their form in a frame: a number for plain types, a text for all others
-// (docs/frame.md).
+// (docs/internals/frame.md).
 //
 // All calls need the GIL.
 #pragma once

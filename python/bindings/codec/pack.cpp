@@ -170,9 +170,9 @@ PyMethodDef methods[] = {
     {"_add_kind", as_method<add_kind_of_package>(), METH_VARARGS,
 
      "_add_kind(name, cls, parts, build, copied_bytes): sends instances of exactly `cls` as the kind of that name.\n"
-     "parts(object) returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the\n"
-     "object. If `build` copies memory of the message when it does not trust the sender, copied_bytes(*parts)\n"
-     "returns how many bytes."},
+     "parts(object) returns the tuple that its rule in docs/internals/frame.md needs, and build(*parts, trusted)\n"
+     "returns the object. If `build` copies memory of the message when it does not trust the sender,\n"
+     "copied_bytes(*parts) returns how many bytes."},
     {"_imported_module", as_method<imported_module_or_none>(), METH_O, nullptr},
     {"_unflatten", as_method<unflatten>(), METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -1,6 +1,6 @@
 """Writes the bytes of a shared list, to memory or to a file: header, frames, index of offsets.
 
-docs/list-layout.md describes them, and src/shared_list/list_reader.cpp reads them.
+docs/internals/list-layout.md describes them, and src/shared_list/list_reader.cpp reads them.
 """
 
 from __future__ import annotations

@@ -485,7 +485,7 @@ Error incompatible(const std::string& why) {
                .message = "the specification of this replay buffer cannot be read: " + why};
 }
 
-// The fields in the order of their bytes, which docs/replay-layout.md shows.
+// The fields in the order of their bytes, which docs/internals/replay-layout.md shows.
 void transfer(Note& note, Spec& spec, std::uint64_t version) {
   std::size_t leaves = 0;
   note.part(spec.row, 0, leaves);

@@ -1,5 +1,6 @@
 // Specification of a buffer: the pytree of its rows, the arrays of its batches, and its samplers. The creator stores it
-// in the buffer as its note, for the processes that open the buffer. docs/replay-layout.md describes the bytes.
+// in the buffer as its note, for the processes that open the buffer. docs/internals/replay-layout.md describes the
+// bytes.
 //
 // Invariants of a Spec that check() or unpack() accepted: leaves are numbered in the order of the pytree, and none is
 // empty. Every leaf that the Spec refers to exists.

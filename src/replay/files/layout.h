@@ -1,5 +1,5 @@
-// Layout of the files of a saved replay buffer. docs/replay-files.md describes the bytes, and the effects of a kill or
-// a full disk.
+// Layout of the files of a saved replay buffer. docs/internals/replay-files.md describes the bytes, and the effects of
+// a kill or a full disk.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Loads a buffer from files, which docs/replay-files.md describes. Checks every byte of every file. Returns
+// Loads a buffer from files, which docs/internals/replay-files.md describes. Checks every byte of every file. Returns
 // Code::kCorrupt, with the file and the numbers, if a file was altered, is truncated or belongs to another buffer.
 //
 // Thread safety: one thread at a time.

@@ -1,5 +1,5 @@
-// Saves a buffer to files while other processes use it. docs/replay-files.md describes the bytes, and the effects of a
-// kill or a full disk.
+// Saves a buffer to files while other processes use it. docs/internals/replay-files.md describes the bytes, and the
+// effects of a kill or a full disk.
 //
 // Invariants:
 //   - Files that the manifest names are complete. They are removed only after a manifest that does not name them is on

@@ -1,5 +1,5 @@
-// Shared-memory layout of a replay buffer. docs/replay-layout.md describes the bytes, the order of stores, and what
-// recovery finds after a kill at each step. Rows are stored in chunks.
+// Shared-memory layout of a replay buffer. docs/internals/replay-layout.md describes the bytes, the order of stores,
+// and what recovery finds after a kill at each step. Rows are stored in chunks.
 //
 // Primary state: the window [head, tail), and `progress` of each chunk. `reserved` is derived state. `opening` and
 // `ChunkInfo` tell recovery what to check. All other fields are constant.

@@ -1,6 +1,6 @@
 // Tracks the processes that add rows to a replay buffer (its writers) and those that sample them (its samplers). A call
-// that waits for one kind fails when all of that kind were killed. docs/replay-layout.md has the words and the order of
-// stores.
+// that waits for one kind fails when all of that kind were killed. docs/internals/replay-layout.md has the words and
+// the order of stores.
 //
 // Invariants:
 //   - A process is listed from before its first operation until after its last one, or until it exits normally. So a

@@ -356,7 +356,7 @@ void Store::begin_with(const Window& window, const Origin& origin) noexcept {
   store_release(header().tail, window.tail);
 }
 
-// --- Chunks that their writers left before they were full: docs/replay-layout.md
+// --- Chunks that their writers left before they were full: docs/internals/replay-layout.md
 
 // Returns true if another stream can use the rest of the chunk: all of its slots are ready, and it is not full.
 bool Store::may_go_on(const Progress& left) const noexcept {

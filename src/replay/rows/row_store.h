@@ -1,6 +1,6 @@
 // The rows of a replay buffer in shared memory, stored in chunks. Writers open chunks one after the other, and one
 // writer fills each of them. The oldest chunks leave the window when the rows exceed the capacity.
-// docs/replay-layout.md describes the order of stores.
+// docs/internals/replay-layout.md describes the order of stores.
 //
 // Invariants:
 //   - Only the process that made a chunk busy writes into it, and no process opens a chunk that a live owner keeps

@@ -1,4 +1,5 @@
-// Shared-memory layout of the tables of a replay buffer. docs/replay-layout.md describes the bytes and the recovery.
+// Shared-memory layout of the tables of a replay buffer. docs/internals/replay-layout.md describes the bytes and the
+// recovery.
 #pragma once
 
 #include "memory/layout.h"

@@ -1,4 +1,4 @@
-// The library writes exactly the example in docs/frame.md.
+// The library writes exactly the example in docs/internals/frame.md.
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -44,7 +44,7 @@ Bytes documented(std::istream& document) {
 
 TEST_CASE("the bytes documented are the bytes written") {
   const std::filesystem::path root = SHMTREE_SOURCE_DIR;
-  std::ifstream document(root / "docs" / "frame.md");
+  std::ifstream document(root / "docs" / "internals" / "frame.md");
   REQUIRE(document.is_open());
   const Bytes bytes = documented(document);
   std::ostringstream written;

@@ -336,7 +336,7 @@ OPENERS: dict[str, Any] = {
 
 
 def references(blocks: range = range(6)) -> list[int]:
-    """Returns packed references to every block of the first uses of a small arena (docs/memory-layout.md)."""
+    """Returns packed references to every block of the first uses of a small arena (docs/internals/memory-layout.md)."""
     return [size << 59 | index << 29 | use for size in range(1, 8) for index in blocks for use in range(1, 8)]
 
 

@@ -49,7 +49,7 @@ def advance_one_minute(arena: shmtree.Arena, word: bytes) -> None:
     second = (int(time.monotonic()) - 61) & 0x3FFFFFFF
     gone = number & ~(0x3FFFFFFF << 3) | second << 3 | 4
     fd = arena._core.fd
-    places = range(2304, 2304 + 64 * 32, 32)  # docs/memory-layout.md, Transfer
+    places = range(2304, 2304 + 64 * 32, 32)  # docs/internals/memory-layout.md, Transfer
     (at,) = (at for at in places if int.from_bytes(os.pread(fd, 8, at), "little") >> 33 == number >> 33)
     os.pwrite(fd, gone.to_bytes(8, "little"), at)
 

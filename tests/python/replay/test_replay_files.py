@@ -134,7 +134,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def _write_with_checksum(manifest: Path, changed: bytearray) -> None:
-    """Corrects the checksum of a changed manifest as docs/replay-files.md describes, and writes it."""
+    """Corrects the checksum of a changed manifest as docs/internals/replay-files.md describes, and writes it."""
     struct.pack_into("<I", changed, 12, 0)
     struct.pack_into("<I", changed, 12, _crc32c(changed))
     manifest.write_bytes(changed)

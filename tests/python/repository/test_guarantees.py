@@ -1,4 +1,4 @@
-"""Each guarantee of docs/guarantees.md has tests that name it by a mark. The names in docs/recovery.md exist."""
+"""Each guarantee of docs/guarantees.md has tests that name it by a mark. The names in recovery.md exist."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_functions_named_in_recovery_md_exist() -> None:
         for layer in ("memory", "channel", "broadcast")
         for path in sorted((ROOT / "src" / layer).glob("*.[hc]*"))
     )
-    named = re.findall(r"`(\w+)::((?!k[A-Z])[a-z]\w*)`", (ROOT / "docs/recovery.md").read_text())
+    named = re.findall(r"`(\w+)::((?!k[A-Z])[a-z]\w*)`", (ROOT / "docs/internals/recovery.md").read_text())
     assert len(named) > 30
     for owner, function in named:
         assert re.search(rf"(class|struct) {owner}\b", sources), owner

@@ -102,7 +102,8 @@ def test_paths_that_the_pages_name_exist():
 def test_every_page_is_in_a_table_of_contents():
     index = PAGES["docs/index.md"]
     listed = "\n".join(re.findall(r"^```{toctree}\n(.*?)^```", index, re.DOTALL | re.MULTILINE))
-    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/internals").glob("*.md")]
+    pages = {page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in files} - {"index"}
     assert {page for page in pages if not re.search(rf"^(?:.* <)?{page}>?$", listed, re.MULTILINE)} == set()
 
 
@@ -113,7 +114,9 @@ def anchors(text):
 
 
 @pytest.mark.parametrize(
-    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+    "page",
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/internals").glob("*.md")]),
+    ids=lambda page: page.name,
 )
 def test_every_link_of_a_page_has_a_target(page):
     for name, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):

@@ -24,7 +24,7 @@ needs_tool = pytest.mark.skipif(shutil.which("capnp") is None, reason="there is 
 def test_pycapnp_reads_the_metadata_as_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("capnp", reason="pycapnp is not installed")
     monkeypatch.chdir(SCHEMA.parents[1])
-    page = Path("docs/frame.md").read_text()
+    page = Path("docs/internals/frame.md").read_text()
     program, _, rest = page.partition("```python\n")[2].partition("```\n")
     printed = rest.partition("```\n")[2].partition("```\n")[0]
     out = io.StringIO()
@@ -35,7 +35,7 @@ def test_pycapnp_reads_the_metadata_as_the_page_shows(monkeypatch: pytest.Monkey
 
 @needs_tool
 def test_shell_command_of_the_page_prints_the_metadata(tmp_path: Path) -> None:
-    command = (SCHEMA.parents[1] / "docs" / "frame.md").read_text().partition("```sh\n")[2].partition("```")[0]
+    command = (SCHEMA.parents[1] / "docs/internals/frame.md").read_text().partition("```sh\n")[2].partition("```")[0]
     shmtree.dump({"id": 7}, str(tmp_path / "message.shm"))
     (tmp_path / "schema").symlink_to(SCHEMA.parent)
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)

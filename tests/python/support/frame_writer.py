@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-#: Numbers of the kinds, from docs/frame.md.
+#: Numbers of the kinds, from docs/internals/frame.md.
 NONE, FALSE, TRUE, INT, BIG_INT, FLOAT, STR, BYTES, LONG_BYTES = 1, 2, 3, 4, 5, 6, 8, 10, 11
 LIST, TUPLE, SET, DEQUE, DICT = 20, 21, 24, 26, 30
 DATACLASS, ENUM_VALUE, REGISTERED, FRACTION, ZONE, RANGE, ARRAY, MASKED, CAPNP = 41, 43, 45, 61, 56, 64, 70, 73, 75
