@@ -106,6 +106,11 @@ def test_the_check_finds_another_format(old: str, new: str) -> None:
     assert faults(GOOD.replace(old, new)) != []
 
 
+@pytest.mark.parametrize(("kind", "entries"), sections(CHANGELOG, 3), ids=lambda text: text.partition("\n")[0])
+def test_a_section_has_at_most_1000_words(kind: str, entries: str) -> None:
+    assert len(entries.partition("\n## ")[0].split()) <= 1000, kind
+
+
 def test_an_unreleased_version_says_so() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev0)?", VERSION)
     assert ("## [Unreleased]\n" in CHANGELOG) == VERSION.endswith(".dev0")

@@ -99,6 +99,10 @@ def test_paths_that_the_pages_name_exist():
     assert missing == []
 
 
+def test_the_readme_has_at_most_900_words():
+    assert len(README.split()) <= 900
+
+
 def test_every_page_is_in_a_table_of_contents():
     index = PAGES["docs/index.md"]
     listed = "\n".join(re.findall(r"^```{toctree}\n(.*?)^```", index, re.DOTALL | re.MULTILINE))
