@@ -46,6 +46,7 @@ pyplot.rcParams.update(
         "xtick.color": INK,
         "ytick.color": INK,
         "grid.color": GRID,
+        "axes.axisbelow": True,
         "axes.spines.top": False,
         "axes.spines.right": False,
     }

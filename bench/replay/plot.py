@@ -7,12 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 from matplotlib import pyplot
 
+from bench import charts
 from bench.replay import peers
 
 Row = dict[str, Any]
@@ -22,22 +19,24 @@ _MARKERS = "osD^vP"
 def draw(rows: list[Row], path: Path) -> None:
     ours = {row["workload"]: row["rate"] for row in rows if row["peer"] == peers.OURS and row.get("rate")}
     places = {workload: -place for place, workload in enumerate(ours)}
-    figure, axis = pyplot.subplots(figsize=(9, 0.3 * len(places) + 1.2), layout="constrained")
-    axis.axvline(1, color="tab:blue", linewidth=2.6, label=peers.OURS)
+    figure, axis = pyplot.subplots(figsize=(8, 0.3 * len(places) + 1.2))
+    axis.axvline(1, color=charts.COLOURS[peers.OURS], linewidth=3, label=peers.OURS)
     for number, name in enumerate(name for name in peers.NAMES if name != peers.OURS):
         mine = [row for row in rows if row["peer"] == name and row.get("rate") and row["workload"] in ours]
         if not mine:
             continue
-        style: Row = {"color": "0.5", "facecolor": "none"} if name in peers.BOUNDS else {"color": f"C{number + 1}"}
+        is_bound = name in peers.BOUNDS
+        style = {"color": charts.BOUND, "facecolor": "none"} if is_bound else {"color": charts.COLOURS[name]}
         rates = [row["rate"] / ours[row["workload"]] for row in mine]
         lines = [places[row["workload"]] for row in mine]
         axis.scatter(rates, lines, marker=_MARKERS[number], label=name, **style)
-    axis.set(xscale="log", xlabel="rate, in times of shmtree's")
+    axis.set(xscale="log", xlabel="rate, in times of shmtree's: left is slower")
     axis.set_yticks(list(places.values()), list(places))
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
-    figure.savefig(path)
-    pyplot.close(figure)
+    charts.name_ticks(axis.xaxis)
+    axis.margins(y=0.02)
+    axis.grid()
+    axis.legend(loc="lower center", bbox_to_anchor=(0.3, 1), ncols=6, fontsize=9, frameon=False)
+    charts.save(figure, path)
 
 
 def main() -> None:
