@@ -21,17 +21,16 @@ std::uint64_t NodeCursor::next_long_length() noexcept {
   return static_cast<std::uint64_t>(value);
 }
 
-Name NodeCursor::new_name() noexcept {
-  const std::uint64_t bytes = next_length();
-  if (bytes > kMaxNameBytes) return fail("a name is longer than 4096 bytes"), Name();
+std::uint64_t NodeCursor::add_name(std::uint64_t bytes) noexcept {
+  if (bytes > kMaxNameBytes) return fail("a name is longer than 4096 bytes"), 0;
   const std::string_view text = next_text(bytes);
-  if (failed()) return {};
+  if (failed()) return 0;
   try {
     names_->push_back(text);
   } catch (...) {
-    return fail_for_memory(), Name();
+    return fail_for_memory(), 0;
   }
-  return {static_cast<std::uint32_t>(names_->size() - 1), true, text};
+  return names_->size();
 }
 
 DType NodeCursor::next_dtype(Name& description) noexcept {

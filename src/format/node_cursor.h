@@ -113,11 +113,10 @@ class NodeCursor {
   }
   std::string_view next_string() noexcept { return next_text(next_length()); }
   Name next_name() noexcept {
-    const std::uint64_t value = next_length();
-    if (value == 0) return new_name();
-    if (value > names_->size()) [[unlikely]]
+    const std::uint64_t value = next_length(), number = value == 0 ? add_name() : value;
+    if (number > names_->size() || number == 0) [[unlikely]]
       return fail("a name refers to a name that does not precede it"), Name();
-    return {static_cast<std::uint32_t>(value - 1), false, (*names_)[value - 1]};
+    return {static_cast<std::uint32_t>(number - 1), value == 0, (*names_)[number - 1]};
   }
   // Skips the next name if it repeats an earlier one and its number takes one byte. A fast path: may return false for
   // other repeated names.
@@ -203,7 +202,16 @@ class NodeCursor {
  private:
   [[gnu::noinline, gnu::cold]] bool enter_deeper() noexcept;
   std::uint64_t next_long_length() noexcept;
-  Name new_name() noexcept;
+  // Reads a new name. Returns the number of names; 0 after a failure.
+  std::uint64_t add_name() noexcept {
+    const std::uint64_t bytes = next_length();
+    if (bytes > columns_.text.left() || bytes > kMaxNameBytes || names_->size() == names_->capacity()) [[unlikely]]
+      return add_name(bytes);
+    names_->emplace_back(columns_.text.at, bytes);
+    columns_.text.at += bytes;
+    return names_->size();
+  }
+  std::uint64_t add_name(std::uint64_t bytes) noexcept;
   // Reads a length, then that many values.
   template <class T>
   std::span<const T> next_run(ColumnCursor<T>& column) noexcept {

@@ -18,6 +18,8 @@
 //   void name(node, limit, name), void text(node, text), void bytes(node, bytes)
 //   void ints(node, span), void floats(node, span), void array(node, limit, info)
 //   void dtype(node, dtype, description), void element(node, bytes)
+// and may have
+//   bool scalar(kind, node)  reads a whole node of one value or none, and sets `node`. False: reads nothing
 // Thread safety: none.
 #pragma once
 
@@ -60,8 +62,17 @@ class NodeWalk {
   Visitor& visitor() noexcept { return visitor_; }
 
   // Reads the next node with everything below it.
-  Node node() {
+  [[gnu::always_inline]] Node node() {
     const Kind kind = in_.next_kind();
+    if constexpr (requires(Node & node) { visitor_.scalar(kind, node); }) {
+      Node node;
+      if (visitor_.scalar(kind, node)) return node;
+    }
+    return by_rule(kind);
+  }
+
+ private:
+  [[gnu::noinline]] Node by_rule(Kind kind) {
     const char* rule = grammar_of(kind);
     if (rule == nullptr) [[unlikely]]
       return marked(kind);
@@ -71,7 +82,6 @@ class NodeWalk {
     return node;
   }
 
- private:
   [[gnu::noinline, gnu::cold]] Node marked(Kind marked) {
     const Kind kind = unmarked(marked);
     const char* rule = has_identity(kind) ? grammar_of(kind) : nullptr;

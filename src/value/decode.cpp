@@ -1,7 +1,6 @@
 // decode(): converts a frame to the tree of its Items.
 #include <cstring>
 #include <memory>
-#include <memory_resource>
 #include <new>
 #include <utility>
 #include <vector>
@@ -24,14 +23,11 @@ class Decoder {
  public:
   struct Node {
     std::uint32_t index = kNone;
-    std::size_t base = 0;  // of its children in pending_
+    std::uint32_t base = 0;  // of its children in pending_
   };
   using Object = std::uint32_t;  // its node
 
-  explicit Decoder(Tree& tree) : tree_(tree) {
-    pending_.reserve(kFewNodes);
-    names_.reserve(kFewNodes);
-  }
+  explicit Decoder(Tree& tree) noexcept : tree_(tree) {}
 
   // Call this after all nodes were read. A reference to an object that was complete becomes a copy of its node.
   void resolve_references() {
@@ -45,24 +41,44 @@ class Decoder {
     }
   }
 
-  [[gnu::always_inline]] Node begin(Kind kind) {
-    value::Node fresh;
-    fresh.kind = kind;
-    fresh.key = key_;
-    fresh.text = static_cast<std::uint32_t>(tree_.texts.size());
-    tree_.nodes.push_back(fresh);
-    return {static_cast<std::uint32_t>(tree_.nodes.size() - 1), pending_.size()};
+  // Reads a node of one of the most frequent kinds, as the rules do.
+  [[gnu::always_inline]] bool scalar(Kind kind, Node& at) {
+    value::Node node{.kind = kind, .key = key_, .text = tree_.texts.size()};
+    switch (kind) {
+      case Kind::kNone:
+      case Kind::kFalse:
+      case Kind::kTrue: break;
+      case Kind::kInt:
+        node.number = tree_.ints.size(), node.number_count = 1;
+        tree_.ints.push_back(tree_.reader.next_int());
+        break;
+      case Kind::kFloat:
+        node.number = tree_.floats.size(), node.number_count = 1;
+        tree_.floats.push_back(tree_.reader.next_float());
+        break;
+      case Kind::kStr:
+        node.text_count = 1;
+        tree_.texts.push_back(tree_.reader.next_string());
+        break;
+      default: return false;
+    }
+    at.index = tree_.nodes.size();
+    tree_.nodes.push_back(node);
+    return true;
   }
-  [[gnu::always_inline]] void end(Node& at) {
+  Node begin(Kind kind) {
+    tree_.nodes.push_back({.kind = kind, .key = key_, .text = tree_.texts.size()});
+    return {tree_.nodes.size() - 1, pending_.size()};
+  }
+  void end(Node& at) {
     value::Node& node = tree_.nodes[at.index];
-    node.child = static_cast<std::uint32_t>(tree_.children.size());
-    node.child_count = static_cast<std::uint32_t>(pending_.size() - at.base);
-    tree_.children.insert(tree_.children.end(), pending_.begin() + static_cast<std::ptrdiff_t>(at.base),
-                          pending_.end());
-    pending_.resize(at.base);
+    node.child = tree_.children.size();
+    node.child_count = pending_.size() - at.base;
+    tree_.children.append({pending_.data() + at.base, node.child_count});
+    pending_.truncate(at.base);
   }
   void begin_child(Node&, const format::Place& place) {
-    key_ = place.role == format::Place::kField ? intern(place.name) : kNone;
+    key_ = place.role == format::Place::kField ? place.name.index : kNone;
   }
   void end_child(Node&, const format::Place&, const Node& child) {
     if (!tree_.reader.failed()) pending_.push_back(child.index);
@@ -88,7 +104,7 @@ class Decoder {
   void name(Node& at, char, const format::Name& name) { text(at, name.text); }
   void text(Node& at, std::string_view text) {
     value::Node& node = tree_.nodes[at.index];
-    if (node.text_count++ == 0) node.text = static_cast<std::uint32_t>(tree_.texts.size());
+    if (node.text_count++ == 0) node.text = tree_.texts.size();
     tree_.texts.push_back(text);
   }
   void bytes(Node& at, std::string_view bytes) { text(at, bytes); }
@@ -103,35 +119,24 @@ class Decoder {
 
   void array(Node& at, char, const format::ArrayInfo& info) {
     value::Node& node = tree_.nodes[at.index];
-    if (node.array == kNone) node.array = static_cast<std::uint32_t>(tree_.arrays.size());
+    if (node.array == kNone) node.array = tree_.arrays.size();
     // Receivers may write to a message. `read_only` says if the array may be written.
     tree_.arrays.push_back({.data = const_cast<std::byte*>(info.data),
                             .item_bytes = info.item_bytes,
                             .elements = info.elements,
                             .description = info.description.text,
-                            .dims = static_cast<std::uint32_t>(tree_.dims.size()),
+                            .dims = tree_.dims.size(),
                             .dtype = info.dtype,
                             .ndim = info.ndim,
                             .read_only = info.read_only()});
-    tree_.dims.insert(tree_.dims.end(), info.shape, info.shape + info.ndim);
-    tree_.dims.insert(tree_.dims.end(), info.strides, info.strides + info.ndim);
+    tree_.dims.append({info.shape, info.ndim});
+    tree_.dims.append({info.strides, info.ndim});
   }
 
  private:
-  // Keys are names. Equal keys share one entry of `texts`.
-  std::uint32_t intern(const format::Name& name) {
-    if (tree_.reader.failed()) return kNone;
-    if (name.index >= names_.size()) names_.resize(name.index + 1, kNone);
-    if (names_[name.index] == kNone) {
-      names_[name.index] = static_cast<std::uint32_t>(tree_.texts.size());
-      tree_.texts.push_back(name.text);
-    }
-    return names_[name.index];
-  }
-
   void add_number(Node& at, auto& numbers, auto value) {
     value::Node& node = tree_.nodes[at.index];
-    if (node.number_count++ == 0) node.number = static_cast<std::uint32_t>(numbers.size());
+    if (node.number_count++ == 0) node.number = numbers.size();
     numbers.push_back(value);
   }
 
@@ -140,12 +145,8 @@ class Decoder {
     for (const auto value : values) add_number(at, numbers, value);
     const value::Node list = tree_.nodes[at.index];
     for (std::uint32_t i = 0; i < list.number_count; ++i) {
-      pending_.push_back(static_cast<std::uint32_t>(tree_.nodes.size()));
-      value::Node item;
-      item.kind = kind;
-      item.number = list.number + i;
-      item.number_count = 1;
-      tree_.nodes.push_back(item);
+      pending_.push_back(tree_.nodes.size());
+      tree_.nodes.push_back({.kind = kind, .number = list.number + i, .number_count = 1});
     }
   }
 
@@ -154,10 +155,9 @@ class Decoder {
 
   // Memory for this pass only. For small messages it is on the stack.
   static constexpr std::size_t kFewNodes = 64;
-  std::byte on_stack_[2 * kFewNodes * sizeof(std::uint32_t)];
-  std::pmr::monotonic_buffer_resource memory_{on_stack_, sizeof(on_stack_)};
-  std::pmr::vector<std::uint32_t> pending_{&memory_};
-  std::pmr::vector<std::uint32_t> names_{&memory_};
+  std::uint32_t on_stack_[kFewNodes];
+  Trailing memory_{on_stack_, sizeof(on_stack_)};
+  Rows<std::uint32_t> pending_{memory_, kFewNodes};
 };
 
 // Copies of blocks that have no owner.
@@ -188,14 +188,15 @@ std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes) 
 
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
                     std::span<const std::span<const std::byte>> blocks, const void* home, bool read_only) try {
-  Result<format::FrameReader> reader = format::FrameReader::open(frame);
-  if (!reader.ok()) return std::move(reader).error();
+  format::FrameReader reader;
+  Status loaded = reader.load(frame);
+  if (!loaded) return std::move(loaded).error();
   // All indices into the tree have 32 bits.
-  if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
-  const std::span<const std::byte> buffers = reader->buffers();
+  if (reader.metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
+  const std::span<const std::byte> buffers = reader.buffers();
   const bool copied = owner == nullptr && !buffers.empty();
-  const std::size_t extra = Tree::expected_bytes(*reader) + (copied ? buffers.size() + format::kBufferAlignment : 0);
-  auto tree = std::allocate_shared<Tree>(TrailingAllocator<Tree>(extra), std::move(*reader), extra);
+  const std::size_t extra = Tree::expected_bytes(reader) + (copied ? buffers.size() + format::kBufferAlignment : 0);
+  auto tree = std::allocate_shared<Tree>(TrailingAllocator<Tree>(extra), std::move(reader), extra);
   if (copied) {
     auto* copy = static_cast<std::byte*>(tree->memory.allocate(buffers.size(), format::kBufferAlignment));
     std::memcpy(copy, buffers.data(), buffers.size());

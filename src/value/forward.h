@@ -182,7 +182,7 @@ class Forwarder {
     const bool pairs = rule[0] == 'V' && rule[1] == 'V', named = *rule == 'N';
     builder_.add_length((node.child + node.child_count - at.child) / (pairs ? 2u : 1u));
     while (at.child < node.child + node.child_count) {
-      if (named) builder_.add_name(tree_.texts[tree_.at(tree_.children[at.child]).key]);
+      if (named) builder_.add_name(tree_.key_of(tree_.at(tree_.children[at.child])));
       Status added = add_child(at);
       if (!added) return added;
     }

@@ -73,7 +73,7 @@ std::optional<Item> Item::find(std::string_view key) const noexcept {
   if (value::has_named_entries(node.kind)) {
     for (std::uint32_t i = 0; i < node.child_count; ++i) {
       const std::uint32_t child = tree_->children[node.child + i];
-      if (tree_->texts[tree_->at(child).key] == key) return Item(tree_, child);
+      if (tree_->key_of(tree_->at(child)) == key) return Item(tree_, child);
     }
   } else if (value::has_key_nodes(node.kind)) {
     for (std::uint32_t i = node.lead; i + 1 < node.child_count; i += 2) {
@@ -99,7 +99,7 @@ Item Item::operator[](std::string_view key) const {
 std::string_view Item::key_text(std::size_t position) const noexcept {
   const Node& node = node_of(tree_, node_);
   if (value::has_named_entries(node.kind)) {
-    return tree_->texts[tree_->at(tree_->children[node.child + position]).key];
+    return tree_->key_of(tree_->at(tree_->children[node.child + position]));
   }
   const Node& key = tree_->at(tree_->children[node.child + node.lead + 2 * position]);
   if (key.kind == Kind::kStr) return tree_->texts[key.text];
@@ -123,7 +123,7 @@ std::vector<std::string_view> Item::keys() const& {
 
 std::string_view Item::key() const& noexcept {
   const Node& node = node_of(tree_, node_);
-  return node.key == value::kNone ? std::string_view() : tree_->texts[node.key];
+  return node.key == value::kNone ? std::string_view() : tree_->key_of(node);
 }
 
 Error Item::mismatch(std::string_view wanted) const {

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,17 +15,18 @@
 #include "format/grammar.h"
 #include "platform/dcheck.h"
 #include "shmtree/item.h"
+#include "value/tree_allocator.h"
 
 namespace shmtree::value {
 
 inline constexpr std::uint32_t kNone = UINT32_MAX;
 
-// All members are indices into the tree's vectors: about forty bytes per node of any kind.
+// All members are indices into the tree's rows: about forty bytes per node of any kind.
 struct Node {
   Kind kind = Kind::kNone;
   DType dtype = DType::kOther;  // Element type of a NumPy scalar.
   std::uint16_t lead = 0;       // Number of child nodes before the entries (the factory of a defaultdict).
-  std::uint32_t key = kNone;    // Index into `texts` of its name in its parent.
+  std::uint32_t key = kNone;    // Number of its name in its parent, among the names of the frame.
   std::uint32_t text = 0;       // Index of the first of its `text_count` texts in `texts`: names, then strings.
   std::uint32_t text_count = 0;
   // Index of the first of its `number_count` numbers in `ints`, or in `floats` for kinds made of floats.
@@ -67,21 +67,15 @@ struct References {
 };
 
 struct Tree {
-  // `from` has not read any node. `extra`: bytes behind the tree in the same allocation (value/tree_allocator.h).
-  Tree(format::FrameReader&& from, std::size_t extra) : reader(std::move(from)), memory(this + 1, extra) {
-    nodes.reserve(reader.nodes());
-    children.reserve(reader.nodes());
-    texts.reserve(reader.left().lengths.left());
-    ints.reserve(reader.left().ints.left());
-    floats.reserve(reader.left().floats.left());
-    arrays.reserve(reader.left().arrays.left());
-    dims.reserve(kExpectedDims * reader.left().arrays.left());
-  }
+  // `from` has not read any node. `extra`: bytes behind the tree in the same allocation.
+  Tree(format::FrameReader&& from, std::size_t extra) : reader(std::move(from)), memory(this + 1, extra) {}
 
   const Node& at(std::uint32_t node) const noexcept {
     SHMTREE_DCHECK(node < nodes.size());
     return nodes[node];
   }
+  // Returns the name of a node that is an entry or a field.
+  std::string_view key_of(const Node& node) const noexcept { return reader.name_again(node.key).text; }
   static Item root(std::shared_ptr<const Tree> tree) { return Item(std::move(tree), 0); }
   static Item item(std::shared_ptr<const Tree> tree, std::uint32_t node) { return Item(std::move(tree), node); }
   static const std::shared_ptr<const Tree>& of(const Item& item) noexcept { return item.tree_; }
@@ -96,14 +90,14 @@ struct Tree {
 
   // Uses the extra memory behind the tree. Allocates more if the sizes of the columns underestimate the need: the
   // numbers of a list become nodes, too, and arrays may have many dimensions.
-  std::pmr::monotonic_buffer_resource memory;
-  std::pmr::vector<Node> nodes{&memory};
-  std::pmr::vector<std::uint32_t> children{&memory};
-  std::pmr::vector<std::string_view> texts{&memory};
-  std::pmr::vector<std::int64_t> ints{&memory};
-  std::pmr::vector<double> floats{&memory};
-  std::pmr::vector<Array> arrays{&memory};
-  std::pmr::vector<std::int64_t> dims{&memory};
+  Trailing memory;
+  Rows<Node> nodes{memory, reader.nodes()};
+  Rows<std::uint32_t> children{memory, reader.nodes()};
+  Rows<std::string_view> texts{memory, reader.left().lengths.left()};
+  Rows<std::int64_t> ints{memory, reader.left().ints.left()};
+  Rows<double> floats{memory, reader.left().floats.left()};
+  Rows<Array> arrays{memory, reader.left().arrays.left()};
+  Rows<std::int64_t> dims{memory, kExpectedDims* reader.left().arrays.left()};
 
   static constexpr std::size_t kExpectedDims = 4;  // Shape and strides of an array.
   // Returns the estimated bytes of everything except copies of buffers.

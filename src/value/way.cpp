@@ -83,7 +83,7 @@ std::string in_brackets(std::string_view text) {
 // Returns the expression for the child at `place` among the children of `parent`: `[3]`, `["key"]`.
 std::string step(const Tree& tree, const Node& parent, std::uint32_t place) {
   const auto text_step = [](std::string_view key) { return in_brackets(quoted(key)); };
-  if (has_named_entries(parent.kind)) return text_step(tree.texts[tree.at(tree.children[parent.child + place]).key]);
+  if (has_named_entries(parent.kind)) return text_step(tree.key_of(tree.at(tree.children[parent.child + place])));
   if (!has_key_nodes(parent.kind)) return in_brackets(std::to_string(place));
   const std::uint32_t entry = place < parent.lead ? 0 : (place - parent.lead) / 2;
   const bool is_value = place >= parent.lead && (place - parent.lead) % 2 == 1;
