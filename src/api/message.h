@@ -1,13 +1,17 @@
 // Adapts a Value to the messages of endpoint/put.h.
 #pragma once
 
+#include <span>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "api/lent_arrays.h"
 #include "api/state.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
 #include "value/codec.h"
+#include "value/plain_dict.h"
 
 namespace shmtree::api {
 
@@ -27,5 +31,28 @@ class Message {
   format::FrameBuilder& builder_;
   LentArrays arrays_;
 };
+
+struct PlainDictMessage : endpoint::PlainMessage, value::PlainDict {
+  explicit PlainDictMessage(const value::PlainDict& dict) noexcept : PlainDict(dict) {}
+};
+
+// Returns put(message) for the cheapest message of the value. `builder` is cleared first, if it is needed.
+template <class Put>
+auto put_as_message(ChannelState& state, format::FrameBuilder& builder, const Value& value, Put put)
+    -> decltype(put(std::declval<Message&>())) {
+  if (const auto dict = value::PlainDict::of(value)) {
+    PlainDictMessage message(*dict);
+    return put(message);
+  }
+  if (const Bytes* const bytes = std::get_if<Bytes>(&value.variant())) {
+    auto message = endpoint::FlatFrame::make(std::as_bytes(std::span(bytes->data)), state.channel().inline_bytes());
+    if (!message) return std::move(message).error();
+    return put(*message);
+  }
+  Message message(builder, state);
+  Status encoded = message.encode(value);
+  if (!encoded) return std::move(encoded).error();
+  return put(message);
+}
 
 }  // namespace shmtree::api

@@ -12,36 +12,25 @@ using channel::End;
 using platform::WaitContext;
 
 // The callers of put() differ in what ends the wait. The put() without a stop_token is the hot path.
-[[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message& message,
-                                                                const WaitContext& wait) {
-  auto ticket = endpoint::put(state.channel(), message, wait);
-  if (!ticket) ticket = state.or_closed(std::move(ticket).error());
-  return ticket;
-}
-
 [[gnu::always_inline]] inline Result<std::uint64_t> put(api::ChannelState& state, const Value& value,
                                                         const WaitContext& wait) {
   // Kept per thread, because messages usually need about the same memory.
   const platform::OfThread<format::FrameBuilder> builder;
-  builder->clear();
-  api::Message message(*builder, state);
-  Status encoded = message.encode(value);
-  if (!encoded) return std::move(encoded).error();
-  return put_encoded(state, message, wait);
+  return api::put_as_message(state, *builder, value, [&](auto& message) -> Result<std::uint64_t> {
+    auto ticket = endpoint::put(state.channel(), message, wait);
+    if (!ticket) ticket = state.or_closed(std::move(ticket).error());
+    return ticket;
+  });
 }
 
 // `sent` is valid also after an error for lack of memory.
 Status put_many(api::ChannelState& state, std::span<const Value> values, const WaitContext& wait, std::uint64_t& sent) {
   format::FrameBuilder builder;
   endpoint::Batch batch(state.channel(), wait);
-  const auto add = [&](const Value& value) -> Status {
-    api::Message message(builder, state);
-    Status encoded = message.encode(value);
-    return encoded ? batch.add(message, false) : encoded;
-  };
   const auto add_all = [&]() -> Status {
     for (const Value& value : values) {
-      Status added = add(value);
+      Status added =
+          api::put_as_message(state, builder, value, [&](auto& message) { return batch.add(message, false); });
       if (!added) return added;
     }
     return success();
