@@ -1,43 +1,12 @@
 #include "channel/acks.h"
 
 #include <algorithm>
-#include <mutex>
-#include <new>
 
 #include "channel/peer_wait.h"
-#include "platform/dcheck.h"
 
 namespace shmtree::channel {
 
 using namespace platform;
-
-void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
-  SHMTREE_DCHECK(count != 0);
-  const Identity me = control_.arena.current_identity();
-  const std::lock_guard guard(mutex_);
-  if (sent_by_ != me) {  // a forked child does not own its parent's messages
-    sent_.clear();
-    sent_end_ = 0;
-    sent_by_ = me;
-  }
-  const std::uint64_t end = first + count;
-  sent_end_ = std::max(sent_end_, end);  // threads get here in any order
-  if (!sent_.empty() && sent_.back().end == first) {
-    sent_.back().end = end;
-    // A single sender has one range, so the list does not grow. Ranges of received messages are removed below.
-    return;
-  }
-  const std::uint64_t head = load_acquire(control_.shared.head);
-  while (!sent_.empty() && sent_.front().end <= head) sent_.pop_front();
-  try {
-    sent_.push_back(Range{first, end});
-  } catch (const std::bad_alloc&) {
-    // The messages are in the channel already, so this must not fail. The last range absorbs them instead. pending() is
-    // then too high, because it also counts messages of other senders in between. If no range can absorb them,
-    // pending() is too low, because it misses them. wait() uses sent_end_ and stays correct.
-    if (!sent_.empty() && first >= sent_.back().first) sent_.back().end = end;
-  }
-}
 
 bool Acks::is_acked(std::uint64_t ticket) noexcept {
   if (ticket >= load_acquire(control_.shared.head)) return false;
@@ -47,20 +16,27 @@ bool Acks::is_acked(std::uint64_t ticket) noexcept {
 
 bool Acks::all_acked(Identity me) noexcept {
   const std::uint64_t head = load_acquire(control_.shared.head);
-  {
-    const std::lock_guard guard(mutex_);
-    if (sent_by_ == me && sent_end_ > head) return false;
-  }
+  if (sent_end(me) > head) return false;
   if (load_acquire(control_.shared.taken) == 0) return true;
   return records_.count_unacked([&](const RingSlot& slot) { return load_once(slot.sender) == me; }) == 0;
 }
 
-std::uint64_t Acks::not_received(Identity me, std::uint64_t head) noexcept {
-  const std::lock_guard guard(mutex_);
+// A slot below `tail` stays as it is until `head` passes it. The segments may be freed meanwhile, but only if `head`
+// moves.
+std::uint64_t Acks::not_received(Identity me, std::uint64_t head) const noexcept {
+  const std::uint64_t end = std::min(load_acquire(control_.shared.tail), sent_end(me));
   std::uint64_t count = 0;
-  if (sent_by_ != me) return count;
-  for (const Range& range : sent_) {
-    if (range.end > head) count += range.end - std::max(range.first, head);
+  Segment segment = segment_at(control_, load_acquire(control_.shared.head_segment));
+  for (std::uint64_t ticket = head; segment && ticket < end;) {
+    const Segment successor = segment_at(control_, load_acquire(segment.header->next));
+    const std::uint64_t last = successor ? std::min(end, successor.base) : end;
+    ticket = std::max({ticket, segment.base, last - std::min(last, segment.slots)});
+    for (; ticket < last; ++ticket) {
+      const RingSlot& slot = segment.at(ticket);
+      count += load_once(slot.ticket) == ticket && load_once(slot.sender) == me;
+    }
+    if (!successor || successor.base <= segment.base) break;  // the last one, or damaged
+    segment = successor;
   }
   return count;
 }

@@ -18,9 +18,9 @@ using namespace platform;
 namespace {
 
 void write_slot(RingSlot& slot, std::uint64_t ticket, const Outgoing& message, Identity me) noexcept {
-  slot.ticket = ticket;
+  store_once(slot.ticket, ticket);  // Acks::pending() may still read the message that was here
+  store_once(slot.sender, me);
   slot.bytes = message.size();
-  slot.sender = me;
   slot.block = message.block.valid() ? memory::pack(message.block.ref()) : 0;
   const auto& frame = message.inline_frame;
   if (slot.block == 0 && !frame.empty()) std::memcpy(slot.inline_data(), frame.data(), frame.size());

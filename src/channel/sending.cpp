@@ -23,42 +23,10 @@ namespace {
 constexpr int kMaxFailedDrops = 8, kMaxLateTurns = 64;
 constexpr std::uint64_t kRingStepBytes = 1u << 20;  // roughly the growth step of a long ring
 
-// Sleeps at the event of the resource that the last check found lacking: a slot, bytes of the channel, or memory of the
-// arena. Between arm() and sleep() a check may find another one lacking; then call arm() again.
-class SpaceWait {
- public:
-  // `space` is the result of the last check, and must outlive this object.
-  SpaceWait(const Control& control, const Space& space, const WaitContext& wait) noexcept
-      : space_(space),
-        lacked_(space),
-        slot_(control.shared.space, control.sleep_at(End::kSending, WaitFor::kSpace), wait),
-        bytes_(control.shared.freed_bytes, control.sleep_at(End::kSending, WaitFor::kSpace), wait),
-        memory_(control.arena.header().space, control.sleep_at(End::kSending, WaitFor::kMemory), wait) {}
-
-  void arm() noexcept {
-    lacked_ = space_;
-    EventWait& waiting = this->waiting();
-    if (&waiting == &memory_) bytes_.arm();  // receivers also free memory through this channel
-    waiting.arm();
-  }
-  EventWait::Wake sleep() noexcept {
-    slept_ = true;
-    return waiting().sleep();
-  }
-  // Returns the resource that the armed event stands for.
-  Space lacked() const noexcept { return lacked_; }
-  bool slept() const noexcept { return slept_; }
-
- private:
-  EventWait& waiting() noexcept {
-    return lacked_ == Space::kFull ? slot_ : lacked_ == Space::kFullOfBytes ? bytes_ : memory_;
-  }
-
-  const Space& space_;
-  Space lacked_;
-  bool slept_ = false;
-  EventWait slot_, bytes_, memory_;
-};
+// True for space, and for what a wait would not change.
+constexpr bool ends_wait(Space space) noexcept {
+  return space == Space::kYes || space == Space::kRelieved || space == Space::kDamaged || space == Space::kShutDown;
+}
 
 }  // namespace
 
@@ -93,14 +61,131 @@ Status Sending::check(Outgoing& message, Identity me) const {
 // refused once it is the first.
 std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) const {
   std::size_t sound = 1;
-  while (sound < std::min(messages.size(), kMaxAtOnce) && check(messages[sound], me)) ++sound;
+  while (sound < std::min(messages.size(), kMaxAtOnce) && (is_small(messages[sound]) || check(messages[sound], me)))
+    ++sound;
   return sound;
 }
+
+// One call that waits until RingTail::space_for() finds space. It sleeps at the event of the resource that the last
+// check found lacking: a slot, bytes of the channel, or memory of the arena. Between arm() and sleep() a check may find
+// another one lacking; then the call arms again.
+class Sending::SpaceWait {
+ public:
+  SpaceWait(Sending& of, const Need& need, const WaitContext& wait) noexcept
+      : of_(of),
+        parts_(of.parts_),
+        need_(need),
+        wait_(wait),
+        slot_(shared().space, parts_.control.sleep_at(End::kSending, WaitFor::kSpace), wait),
+        bytes_(shared().freed_bytes, parts_.control.sleep_at(End::kSending, WaitFor::kSpace), wait),
+        memory_(parts_.control.arena.header().space, parts_.control.sleep_at(End::kSending, WaitFor::kMemory), wait),
+        deadlock_(parts_.control, parts_.ends, End::kReceiving, wait) {}
+
+  Status wait() {
+    auto has_space = drop_for_space();
+    if (!has_space) return std::move(has_space).error();
+    if (*has_space) return success();
+    if (parts_.control.ending() == Ending::kQueueRaise) {
+      // Otherwise blocked senders would count as receivers for each other.
+      auto me = parts_.control.arena.identity();
+      if (!me) return std::move(me).error();
+      parts_.membership.mark_used(End::kSending, *me);
+    }
+    if (of_.spinner_.until([this] { return free_slots(); }, shared().capacity / 2, wait_)) return success();
+    parts_.watchers.check_exits(End::kSending);
+    auto came = memory::wait_until(
+        *this, wait_, "space", [this] { return is_ready(); }, [this](bool first) { return before_sleep(first); },
+        [this] { return this->has_space(); });
+    if (!came) {
+      if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
+      return std::move(came).error();
+    }
+    if (!drop_failed_) return std::move(drop_failed_).error();
+    return *came ? success() : of_.still_full();
+  }
+
+  // The functions of an EventWait.
+  void arm() noexcept {
+    lacked_ = space_;
+    EventWait& waiting = this->waiting();
+    if (&waiting == &memory_) bytes_.arm();  // receivers also free memory through this channel
+    waiting.arm();
+  }
+  EventWait::Wake sleep() noexcept {
+    slept_ = true;
+    return waiting().sleep();
+  }
+
+ private:
+  ChannelHeader& shared() const noexcept { return parts_.control.shared; }
+  EventWait& waiting() noexcept {
+    return lacked_ == Space::kFull ? slot_ : lacked_ == Space::kFullOfBytes ? bytes_ : memory_;
+  }
+  bool has_space() noexcept {
+    space_ = of_.space_for(need_);
+    return ends_wait(space_);
+  }
+  // Returns 0 if there is no space.
+  std::uint64_t free_slots() noexcept {
+    if (!has_space()) return 0;
+    const std::uint64_t most = shared().capacity;
+    return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
+  }
+  // Drops messages until there is space. Returns true if there is. Only for a channel that drops messages.
+  Result<bool> drop_for_space() {
+    for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
+      if (has_space()) return true;
+      memory::poll_for_deaths(parts_.control.arena, wait_policy::kLongPollIntervalNs);
+      Status attended = parts_.ends.check_open(End::kReceiving);
+      if (!attended) return std::move(attended).error();
+      auto dropped = of_.receiving_.drop_oldest(wait_);
+      if (!dropped) return std::move(dropped).error();
+      if (!*dropped) ++failures;
+    }
+    return false;
+  }
+  bool is_ready() {
+    if (slept_ && !need_.may_grow) return true;  // memory may be free now
+    auto made = drop_for_space();
+    if (!made) drop_failed_ = std::move(made).error();
+    return !drop_failed_ || *made || has_space();
+  }
+  // Looks for what wakes no thread: deaths, the end of the stream, and a deadlock.
+  Result<bool> before_sleep(bool first) {
+    if (lacked_ != space_ && !wait_.deadline.passed()) {
+      if (lacked_ == Space::kFull) parts_.watchers.leave_space_to_others();
+      return true;
+    }
+    auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait_);
+    if (!recovered || (*recovered && has_space())) return recovered;
+    if (Status attended = parts_.ends.check_open(End::kReceiving); !attended) return std::move(attended).error();
+    if (Status dead = parts_.ends.report_dead_peers(End::kReceiving); !dead) {
+      if (has_space()) return true;  // made by the last receiver, before it died
+      return std::move(dead).error();
+    }
+    if (!wait_.deadline.is_immediate() && deadlock_.is_proved()) return deadlock_.error();
+    return false;
+  }
+
+  Sending& of_;
+  Parts& parts_;
+  const Need need_;
+  const WaitContext& wait_;
+  Space space_ = Space::kFull;   // found by the last check
+  Space lacked_ = Space::kFull;  // the resource that the armed event stands for
+  bool slept_ = false;
+  Status drop_failed_ = success();
+  EventWait slot_, bytes_, memory_;
+  Deadlock deadlock_;
+};
 
 Status Sending::wait_for_space(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes, 0);
   if (!fits) return fits;
-  Status space = wait_until_space(bytes, 0, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
+  const Need need{.bytes = bytes, .unallocated = bytes > parts_.control.inline_bytes() ? bytes : 0};
+  // A queue that reports deaths needs to know its senders before they wait for memory.
+  const bool may_go_on = parts_.control.ending() != Ending::kQueueRaise && ends_wait(space_for(need));
+  Status space = may_go_on ? success() : SpaceWait(*this, need, wait).wait();
   parts_.watchers.leave_space_to_others();                // writing the message may take long
   if (!space) parts_.watchers.refresh_fd(End::kSending);  // may be readable for space that is used
   return space ? std::move(space) : in_time(std::move(space).error(), Code::kFull);
@@ -162,99 +247,33 @@ Error Sending::still_full() const {
   return Error{Code::kFull, text + parts_.ends.if_unattended(End::kReceiving)};
 }
 
-Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
-                                 bool may_grow, const WaitContext& wait) {
-  ChannelHeader& shared = parts_.control.shared;
-  Space space = Space::kFull;
-  const auto has_space_now = [&] {
-    using Depth = RingTail::Depth;
-    space = parts_.tail.space_for(bytes, referred_bytes, unallocated, may_grow ? Depth::kAtCounts : Depth::kAtSlots);
-    return space == Space::kYes || space == Space::kRelieved || space == Space::kDamaged || space == Space::kShutDown;
-  };
-  // True if it made space, or found some. Only for a channel that drops messages.
-  const auto drop_for_space = [&]() -> Result<bool> {
-    for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
-      if (has_space_now()) return true;
-      memory::poll_for_deaths(parts_.control.arena, wait_policy::kLongPollIntervalNs);
-      Status attended = parts_.ends.check_open(End::kReceiving);
-      if (!attended) return std::move(attended).error();
-      auto dropped = receiving_.drop_oldest(wait);
-      if (!dropped) return std::move(dropped).error();
-      if (!*dropped) ++failures;
-    }
-    return false;
-  };
-  auto has_space = drop_for_space();
-  if (!has_space || *has_space) return has_space ? success() : Status(std::move(has_space).error());
-  if (parts_.control.ending() == Ending::kQueueRaise) {
-    // Otherwise blocked senders would count as receivers for each other.
-    auto me = parts_.control.arena.identity();
-    if (!me) return std::move(me).error();
-    parts_.membership.mark_used(End::kSending, *me);
-  }
-  const auto places = [&]() -> std::uint64_t {
-    if (!has_space_now()) return 0;
-    const std::uint64_t most = shared.capacity;
-    return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
-  };
-  if (spinner_.until(places, shared.capacity / 2, wait)) return success();
-  SpaceWait waiting(parts_.control, space, wait);
-  const auto ready = [&] {
-    if (waiting.slept() && !may_grow) return true;  // memory may be free now
-    has_space = drop_for_space();
-    return !has_space || *has_space || has_space_now();
-  };
-  parts_.watchers.check_exits(End::kSending);
-  Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
-  const auto before_sleep = [&](bool first) -> Result<bool> {
-    if (waiting.lacked() != space && !wait.deadline.passed()) {
-      if (waiting.lacked() == Space::kFull) parts_.watchers.leave_space_to_others();
-      return true;
-    }
-    auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
-    if (!recovered || (*recovered && has_space_now())) return recovered;
-    if (Status attended = parts_.ends.check_open(End::kReceiving); !attended) return std::move(attended).error();
-    if (Status dead = parts_.ends.report_dead_peers(End::kReceiving); !dead) {
-      if (has_space_now()) return true;  // made by the last receiver, before it died
-      return std::move(dead).error();
-    }
-    if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
-    return false;
-  };
-  auto came = memory::wait_until(waiting, wait, "space", ready, before_sleep, has_space_now);
-  if (!came) {
-    if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
-    return std::move(came).error();
-  }
-  if (!has_space) return std::move(has_space).error();
-  return *came ? success() : still_full();
-}
-
 // After `put` has failed, drops the oldest message and puts again. Under the senders' lock, which it releases. Not
 // inlined: otherwise every put would clear the memory of a Drop.
 [[gnu::noinline]] RingTail::Put Sending::drop_put_and_unlock(std::span<Outgoing> messages, Identity me,
                                                              OwnedBlock& spare, RingTail::Put put) {
   Receiving::Drop drop;
-  if (receiving_.try_drop_oldest(drop, me)) put = parts_.tail.put(messages, me, spare);
+  if (receiving_.try_drop_oldest(drop, me)) put = put_locked(messages, me, spare);
   parts_.control.arena.unlock(parts_.control.shared.senders_lock);
   receiving_.finish(drop);
   return put;
 }
 
 // Puts the first few of `messages` that there is space for, under one lock. With `may_drop`, drops the oldest message
-// to make space. If none was put, the caller calls wait_until_space().
+// to make space. If none was put, the caller waits for space.
 Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
-  Status fits = check(messages[0], *me);
-  if (!fits) return std::move(fits).error();
+  if (!is_small(messages[0])) {
+    Status fits = check(messages[0], *me);
+    if (!fits) return std::move(fits).error();
+  }
   const std::span<Outgoing> sound = messages.first(count_sound(messages, *me));
   OwnedBlock spare;
   for (;;) {
     Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
     if (!locked) return std::move(locked).error();
-    RingTail::Put put = parts_.tail.put(sound, *me, spare);
+    Put put = put_locked(sound, *me, spare);
     if (may_drop && (put.space == Space::kFull || put.space == Space::kFullOfBytes)) [[unlikely]] {
       put = drop_put_and_unlock(sound, *me, spare, put);
     } else {
@@ -265,7 +284,6 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
         if (message.block.valid()) message.block.publish();
       }
       parts_.membership.mark_used(End::kSending, *me);
-      parts_.acks.note_sent(put.first, put.count);
       parts_.watchers.announce_put(put.count, put.watched);
       // One waiter was woken for several slots, and wakes the next one here.
       if (put.space_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
@@ -295,7 +313,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   const int max_late = parts_.control.drops_oldest() ? kMaxLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
-    // Drops messages only after wait_until_space() has found a receiver.
+    // Drops messages only after a wait has found a receiver.
     auto put = put_some(messages, turn != 0 && parts_.control.drops_oldest(), wait);
     if (!put) {
       parts_.watchers.leave_space_to_others();
@@ -303,7 +321,9 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
     }
     if (put->count != 0) return put;
     if (late > max_late) return still_full();
-    Status space = wait_until_space(messages[0].size(), messages[0].referred(), 0, put->grow_to == 0, wait);
+    const bool may_grow = put->grow_to == 0;
+    const Need need{.bytes = messages[0].size(), .referred_bytes = messages[0].referred(), .may_grow = may_grow};
+    Status space = SpaceWait(*this, need, wait).wait();
     if (!space) return in_time(std::move(space).error(), Code::kFull);
   }
 }

@@ -40,15 +40,33 @@ class Sending {
   Status put_many(std::span<Outgoing> messages, const WaitContext& wait);
 
  private:
+  class SpaceWait;
   using Space = RingTail::Space;
   using Put = RingTail::Put;  // `count` is 0 if there was no space
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait);
   Put drop_put_and_unlock(std::span<Outgoing> messages, Identity me, OwnedBlock& spare, Put put);
-  // Waits until RingTail::space_for() finds space for the message. `may_grow` is false if there was no memory for
-  // another segment.
-  Status wait_until_space(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, bool may_grow,
-                          const WaitContext& wait);
+  // What a message needs, as RingTail::space_for() takes it. `may_grow` is false if there was no memory for another
+  // segment.
+  struct Need {
+    std::uint64_t bytes = 0, referred_bytes = 0, unallocated = 0;
+    bool may_grow = true;
+  };
+  Space space_for(const Need& need) noexcept {
+    const auto depth = need.may_grow ? RingTail::Depth::kAtCounts : RingTail::Depth::kAtSlots;
+    return parts_.tail.space_for(need.bytes, need.referred_bytes, need.unallocated, depth);
+  }
+  // Under the senders' lock.
+  Put put_locked(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
+    const Put put = parts_.tail.put(messages, me, spare);
+    if (put.space == Space::kYes) parts_.acks.note_sent(me, put.first + put.count);
+    return put;
+  }
+  // True for a message that needs no check().
+  bool is_small(const Outgoing& message) const noexcept {
+    return !message.block.valid() && message.size() <= parts_.control.inline_bytes() &&
+           parts_.control.shared.max_bytes == 0;
+  }
   Status check(Outgoing& message, Identity me) const;
   Status refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const;
   std::size_t count_sound(std::span<Outgoing> messages, Identity me) const;

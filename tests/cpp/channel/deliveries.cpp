@@ -297,6 +297,25 @@ TEST_CASE("A nacked message is unacked until it is received again") {
   REQUIRE(channel->acks().pending() == 0);
 }
 
+TEST_CASE("Pending messages are counted for each process and segment") {
+  auto channel = new_channel(new_arena(), with_capacity(0));
+  const auto put_some = [&](std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) put(*channel, i).value();
+  };
+  put_some(100);
+  Child child([&] {
+    put_some(50);
+    return channel->acks().pending() == 50;
+  });
+  REQUIRE(child.succeeded());
+  put_some(300);
+  REQUIRE(channel->acks().pending() == 400);
+  for (int i = 0; i < 120; ++i) get(*channel).value();
+  REQUIRE(channel->acks().pending() == 300);
+  for (int i = 0; i < 330; ++i) get(*channel).value();
+  REQUIRE(channel->acks().pending() == 0);
+}
+
 TEST_CASE("Parent and child wait only for acks of their own messages") {
   auto channel = channel_of(1);
   Child child([&] {

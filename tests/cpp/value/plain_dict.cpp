@@ -48,7 +48,7 @@ TEST_CASE("a flat dict is written as encode() writes it") {
   }
 }
 
-TEST_CASE("a flat dict has up to 254 entries and texts of up to 254 bytes") {
+TEST_CASE("a flat dict has up to 254 entries, of up to 254 bytes each") {
   Dict dict;
   for (int i = 0; i < 254; ++i)
     dict.add(std::string(254, 'k').replace(0, 3, std::to_string(100 + i)), std::string(254, 'v'));
