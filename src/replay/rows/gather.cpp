@@ -22,8 +22,9 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kSmallRow = 1024;  // bytes; smaller rows are processed in blocks of kMaxRows
+constexpr std::uint64_t kSmallRow = 1024;  // prefetched bytes; smaller rows are processed in blocks of kMaxRows
 constexpr std::size_t kLargeRows = 4;      // rows per block of larger ones
+constexpr std::size_t kPartsPerThread = 4;
 // Minimum bytes per thread. Starting a thread takes as long as copying 100 KB.
 constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;
 
@@ -56,14 +57,23 @@ Status check(const Shape& shape, const GatherOptions& options, const Output& out
   return success();
 }
 
-constexpr std::size_t kFetched = 256;  // bytes to prefetch of each page of a leaf; the hardware fetches the rest
-constexpr std::size_t kPage = 4096, kMaxFetched = 16 * kPage;  // more would evict itself from the caches
-constexpr std::uint32_t kMaxAsked = 8;                         // rows to prefetch for a sum
+constexpr std::uint64_t kFetched = 256;  // bytes to prefetch of a leaf; the hardware fetches the rest
+constexpr std::uint32_t kMaxAsked = 8;   // rows to prefetch for a sum
+
+// True for a leaf that SideBySide copies, and prefetches itself.
+bool is_large(const Leaf& leaf) noexcept {
+  return leaf.bytes >= SideBySide::kMinBytes;
+}
 
 void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
-  const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMaxFetched);
-  for (std::uint64_t at = 0; at < end; at += kPage) {
-    prefetch(entry.leaf(leaf) + at, std::min<std::uint64_t>(end - at, kFetched));
+  if (!is_large(leaf)) prefetch(entry.leaf(leaf), std::min(leaf.bytes, kFetched));
+}
+
+void copy_or_add(std::byte* out, const std::byte* in, const Leaf& leaf, SideBySide& large) noexcept {
+  if (is_large(leaf)) {
+    large.add(out, in, leaf.bytes);
+  } else {
+    copy_leaf(out, in, leaf.bytes);
   }
 }
 
@@ -98,8 +108,9 @@ class GatherBlock {
                std::span<std::uint64_t> earliest) noexcept;
   // Prefetches the bytes of the rows.
   void fetch() const noexcept;
-  // Copies the rows to the rows of `out` from `first` on. Writes zeros for rows that are gone.
-  void copy(std::size_t first, std::span<std::byte* const> out) const noexcept;
+  // Copies the rows to the rows of `out` from `first` on, and adds large leaves to `large`. Writes zeros for rows that
+  // are gone.
+  void copy(std::size_t first, std::span<std::byte* const> out, SideBySide& large) const noexcept;
   std::size_t rows() const noexcept { return rows_; }
   // True if this process could not map an extent.
   bool failed() const noexcept { return failed_; }
@@ -123,8 +134,8 @@ class GatherBlock {
   Entry entry(Position at) noexcept;
   bool is_there(std::size_t row) const noexcept { return here_.entries[row].extent != nullptr; }
   void fetch_slot(std::span<const std::size_t> columns, const Slots& slots, std::size_t row) const noexcept;
-  void copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out) const noexcept;
-  void copy_stacks(bool here, const Output& output, std::byte* out) const noexcept;
+  void copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out, SideBySide& large) const noexcept;
+  void copy_stacks(bool here, const Output& output, std::byte* out, SideBySide& large) const noexcept;
   template <class Number>
   void sum(const Leaf& leaf, std::byte* out) const noexcept;
   template <class Number>
@@ -260,7 +271,7 @@ void GatherBlock::fetch() const noexcept {
   }
 }
 
-void GatherBlock::copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out) const noexcept {
+void GatherBlock::copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out, SideBySide& large) const noexcept {
 #if !defined(__SANITIZE_THREAD__)
   const std::span records(slots.records.data(), rows_);
   if (all_there_) {
@@ -280,14 +291,14 @@ void GatherBlock::copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* o
 #endif
   for (std::size_t row = 0; row < rows_; ++row, out += leaf.bytes) {
     if (is_there(row)) {
-      copy_racing(out, slots.entries[row].leaf(leaf), leaf.bytes);
+      copy_or_add(out, slots.entries[row].leaf(leaf), leaf, large);
     } else {
       std::memset(out, 0, leaf.bytes);
     }
   }
 }
 
-void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out) const noexcept {
+void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out, SideBySide& large) const noexcept {
   const Leaf& leaf = store_.shape().leaves[output.leaf];
   const std::uint32_t most = here ? gather_.frames_here_ : gather_.frames_after_;
   for (std::size_t row = 0; row < rows_; ++row, out += output.frames * leaf.bytes) {
@@ -300,7 +311,7 @@ void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out) c
     for (std::uint32_t frame = 0; frame < output.frames; ++frame) {  // stores the newest one last
       std::byte* to = out + (output.frames - 1 - frame) * leaf.bytes;
       if (frame < there || output.repeats_first) {
-        copy_leaf(to, newest[std::min(frame, there - 1)].leaf(leaf), leaf.bytes);
+        copy_or_add(to, newest[std::min(frame, there - 1)].leaf(leaf), leaf, large);
       } else {
         std::memset(to, 0, leaf.bytes);
       }
@@ -343,17 +354,17 @@ void GatherBlock::numbers(const std::array<std::int64_t, kMaxRows>& from, std::b
   }
 }
 
-void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const noexcept {
+void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out, SideBySide& large) const noexcept {
   const std::vector<Output>& outputs = gather_.options_.outputs;
   const std::vector<Leaf>& leaves = store_.shape().leaves;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Output& output = outputs[i];
     std::byte* const to = out[i] + first * gather_.bytes_[i];
     switch (output.kind) {
-      case OutputKind::kHere: copy_leaves(here_, leaves[output.leaf], to); break;
-      case OutputKind::kSuccessor: copy_leaves(after_, leaves[output.leaf], to); break;
-      case OutputKind::kStack: copy_stacks(true, output, to); break;
-      case OutputKind::kSuccessorStack: copy_stacks(false, output, to); break;
+      case OutputKind::kHere: copy_leaves(here_, leaves[output.leaf], to, large); break;
+      case OutputKind::kSuccessor: copy_leaves(after_, leaves[output.leaf], to, large); break;
+      case OutputKind::kStack: copy_stacks(true, output, to, large); break;
+      case OutputKind::kSuccessorStack: copy_stacks(false, output, to, large); break;
       case OutputKind::kRewardSum:
         output.is_double ? sum<double>(leaves[output.leaf], to) : sum<float>(leaves[output.leaf], to);
         break;
@@ -368,6 +379,7 @@ void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const
 
 Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
     : store_(std::move(store)), options_(std::move(options)) {
+  std::uint64_t fetched = 0;
   for (const Output& output : options_.outputs) {
     const std::uint64_t leaf = is_of_leaf(output.kind) ? store_->shape().leaves[output.leaf].bytes : 0;
     const bool after = output.kind == OutputKind::kSuccessor || output.kind == OutputKind::kSuccessorStack;
@@ -377,6 +389,7 @@ Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
                      : discount && !output.is_double ? 4
                                                      : 8);
     row_bytes_ += bytes_.back();
+    if (leaf < SideBySide::kMinBytes) fetched += bytes_.back();
     wants_successor_ = wants_successor_ || after;
     reaches_ = reaches_ || after || sums || discount;
     provenance_ = provenance_ || output.kind == OutputKind::kStream || output.kind == OutputKind::kStep;
@@ -389,7 +402,7 @@ Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
     if (is_stack(output.kind)) most = std::max(most, output.frames);
   }
   for (std::uint32_t i = 0; i <= options_.n_step; ++i) powers_.push_back(std::pow(options_.gamma, i));
-  block_ = row_bytes_ <= kSmallRow ? GatherBlock::kMaxRows : kLargeRows;
+  block_ = fetched <= kSmallRow ? GatherBlock::kMaxRows : kLargeRows;
 }
 
 Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions options) try {
@@ -406,42 +419,44 @@ Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions 
   return out_of_memory();
 }
 
-// Reads some rows of the batch, the first of which is row `first`.
-Gather::Outcome Gather::read_part(std::span<const std::uint64_t> indices, std::size_t first,
-                                  std::span<std::byte* const> out, std::span<bool> gone,
-                                  std::span<std::uint64_t> earliest) const noexcept try {
+// Reads the rows of the batch from `begin` to `end`.
+Gather::Outcome Gather::read_part(const Call& call, std::size_t begin, std::size_t end) const noexcept try {
   GatherBlock blocks[2]{GatherBlock(*this), GatherBlock(*this)};
+  SideBySide large(row_bytes_ * call.indices.size() < kStreamedBytes ? Stores::kCached : Stores::kStreamed);
   const bool with_info = reaches_ || provenance_ || frames_here_ != 0 || store_->shape().finals;
-  const auto piece = [&](std::size_t at) { return std::min(block_, indices.size() - std::min(at, indices.size())); };
-  GatherBlock::fetch_words(*store_, indices.first(piece(0)), with_info);
-  for (std::size_t at = 0, turn = 0; at < indices.size() + block_; at += block_, ++turn) {
+  const auto piece = [&](std::size_t at) { return std::min(block_, end - std::min(at, end)); };
+  GatherBlock::fetch_words(*store_, call.indices.subspan(begin, piece(begin)), with_info);
+  for (std::size_t at = begin, turn = 0; at < end + block_; at += block_, ++turn) {
     if (const std::size_t count = piece(at); count != 0) {
       const std::size_t after = at + count;
-      GatherBlock::fetch_words(*store_, indices.subspan(after, piece(after)), with_info);
+      GatherBlock::fetch_words(*store_, call.indices.subspan(after, piece(after)), with_info);
       GatherBlock& block = blocks[turn % 2];
-      block.look_up(indices.subspan(at, count), gone.subspan(at, count),
-                    earliest.empty() ? earliest : earliest.subspan(at, count));
+      block.look_up(call.indices.subspan(at, count), call.gone.subspan(at, count),
+                    call.earliest.empty() ? call.earliest : call.earliest.subspan(at, count));
       if (block.failed()) return Outcome::kNoAddresses;
       block.fetch();
     }
-    if (turn > 0) blocks[(turn - 1) % 2].copy(first + at - block_, out);
+    if (turn > 0) blocks[(turn - 1) % 2].copy(at - block_, call.out, large);
   }
   return Outcome::kDone;
 } catch (const std::bad_alloc&) {
   return Outcome::kNoMemory;
 }
 
-Gather::Outcome Gather::read_parts(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
-                                   std::span<bool> gone, std::span<std::uint64_t> earliest, unsigned threads) const {
-  const std::uint64_t worth = row_bytes_ * indices.size() / kWorthAThread;
-  const std::size_t parts = std::min<std::size_t>({worth, threads, indices.size()});
-  if (parts <= 1) return read_part(indices, 0, out, gone, earliest);
+// Each thread takes the next part when it has read one, so that a thread that gets no core delays the others little.
+Gather::Outcome Gather::read_parts(const Call& call, unsigned threads) const {
+  const std::size_t rows = call.indices.size();
+  const std::uint64_t worth = row_bytes_ * rows / kWorthAThread;
+  threads = static_cast<unsigned>(std::min<std::uint64_t>({worth, threads, rows}));
+  if (threads <= 1) return read_part(call, 0, rows);
+  const std::size_t parts = std::min(threads * kPartsPerThread, rows);
   std::atomic<Outcome> outcome{Outcome::kDone};
-  platform::run_side_by_side(parts, [&](std::size_t part) noexcept {
-    const std::size_t begin = indices.size() * part / parts, count = indices.size() * (part + 1) / parts - begin;
-    const Outcome found = read_part(indices.subspan(begin, count), begin, out, gone.subspan(begin, count),
-                                    earliest.empty() ? earliest : earliest.subspan(begin, count));
-    if (found != Outcome::kDone) outcome = found;
+  std::atomic<std::size_t> taken{0};
+  platform::run_side_by_side(threads, [&](std::size_t) noexcept {
+    for (std::size_t part = 0; (part = taken.fetch_add(1)) < parts;) {
+      const Outcome found = read_part(call, rows * part / parts, rows * (part + 1) / parts);
+      if (found != Outcome::kDone) outcome = found;
+    }
   });
   return outcome;
 }
@@ -454,7 +469,7 @@ Result<std::size_t> Gather::read(std::span<const std::uint64_t> indices, std::sp
   }
   // Without stacks, the earliest ticket that a row needs is its own.
   std::vector<std::uint64_t> earliest(frames_here_ != 0 || frames_after_ != 0 ? indices.size() : 0);
-  const Outcome outcome = read_parts(indices, out, gone, earliest, threads);
+  const Outcome outcome = read_parts({indices, out, gone, earliest}, threads);
   if (outcome == Outcome::kNoMemory) return out_of_memory();
   if (outcome == Outcome::kNoAddresses) {
     return store_->arena()->unmapped("rows of a replay buffer");

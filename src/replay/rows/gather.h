@@ -2,7 +2,8 @@
 // successors, stacks of frames, and sums of rewards.
 //
 // Processes a batch in blocks of rows. While it copies one block, it prefetches the bytes of the next one and the
-// shared words of the one after that. As in a seqlock, it checks once at the end which rows were overwritten meanwhile.
+// shared words of the one after that. Large leaves of several rows are copied side by side (platform::SideBySide). As
+// in a seqlock, it checks once at the end which rows were overwritten meanwhile.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -63,10 +64,15 @@ class Gather {
 
   Gather(std::shared_ptr<const Store> store, GatherOptions options);
   enum class Outcome { kDone, kNoAddresses, kNoMemory };
-  Outcome read_part(std::span<const std::uint64_t> indices, std::size_t first, std::span<std::byte* const> out,
-                    std::span<bool> gone, std::span<std::uint64_t> earliest) const noexcept;
-  Outcome read_parts(std::span<const std::uint64_t> indices, std::span<std::byte* const> out, std::span<bool> gone,
-                     std::span<std::uint64_t> earliest, unsigned threads) const;
+  // A batch that several threads copy.
+  struct Call {
+    std::span<const std::uint64_t> indices;
+    std::span<std::byte* const> out;
+    std::span<bool> gone;
+    std::span<std::uint64_t> earliest;  // tickets, or empty
+  };
+  Outcome read_part(const Call& call, std::size_t begin, std::size_t end) const noexcept;
+  Outcome read_parts(const Call& call, unsigned threads) const;
 
   std::shared_ptr<const Store> store_;
   GatherOptions options_;

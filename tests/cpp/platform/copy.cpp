@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "support/catch2.h"
@@ -38,6 +39,36 @@ TEST_CASE("A copy writes the source bytes and no others") {
         REQUIRE(std::all_of(target.begin(), begin, is_left));
         REQUIRE(std::all_of(end, target.end(), is_left));
       }
+    }
+  }
+}
+
+TEST_CASE("Copies side by side write the source bytes and no others") {
+  constexpr std::size_t kSizes[] = {0, 1, 63, 64, 100, 4096, 7056, 28'224, 2048, 5000, 65'537};
+  for (const Stores stores : {Stores::kCached, Stores::kStreamed}) {
+    for (const std::size_t copies : {1u, 3u, 4u, 5u, 127u, 300u}) {
+      CAPTURE(static_cast<int>(stores), copies);
+      const std::vector<std::uint8_t> source = numbered(100'000);
+      std::vector<std::size_t> begins{0};
+      for (std::size_t i = 0; i < copies; ++i) begins.push_back(begins.back() + kSizes[i % std::size(kSizes)] + i % 3);
+      std::vector<std::uint8_t> target(begins.back(), 0xee);
+      const auto size = [&](std::size_t i) { return kSizes[i % std::size(kSizes)]; };
+      const auto from = [&](std::size_t i) { return i * 97 % 30'000; };
+      {
+        SideBySide all(stores);
+        for (std::size_t i = 0; i < copies; ++i) {
+          all.add(reinterpret_cast<std::byte*>(target.data() + begins[i]),
+                  reinterpret_cast<const std::byte*>(source.data() + from(i)), size(i));
+        }
+      }
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < copies; ++i) {
+        const std::span copied = std::span(target).subspan(begins[i], size(i));
+        const std::span left = std::span(target).first(begins[i + 1]).subspan(begins[i] + size(i));
+        wrong += !std::ranges::equal(copied, std::span(source).subspan(from(i), size(i)));
+        wrong += !std::ranges::all_of(left, [](std::uint8_t byte) { return byte == 0xee; });
+      }
+      CHECK(wrong == 0);
     }
   }
 }
