@@ -144,14 +144,12 @@ class PlacedPriorities(PlacedRows):
         if batch_size == 0:
             empty = self._encode_sample(np.empty(0, np.int64))
             return {**empty, "weights": np.empty(0, np.single), "indexes": np.empty(0, np.uint64)}
-        self.shared._replay.drop_overwritten()
         try:
-            batch = self.shared.sample(batch_size, beta=beta, weights="buffer", timeout=0)
+            places, batch = self._ring.sample(batch_size, beta)
         except Empty:
             raise ValueError("high <= 0: the buffer has no whole row yet") from None
         self._ring.mark(added)
-        places = self._ring.place_of(batch.index).astype(np.uint64)
-        return {**batch.data, "weights": batch.weight, "indexes": places}
+        return {**batch.data, "weights": batch.weight, "indexes": places.astype(np.uint64)}
 
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
         if indexes is None or priorities is None:
@@ -161,13 +159,10 @@ class PlacedPriorities(PlacedRows):
             raise ValueError(f"there are {len(places)} indexes, but only {len(values)} priorities")
         if len(out := places[places >= self._ring.capacity]):
             raise IndexError(f"index {out[0]} is out of bounds for a buffer of {self._ring.capacity}")
-        index, values = self._ring.index_at(places.astype(np.int64)), values[: len(places)]
-        chosen = self._ring.is_before_mark(index) if self._ignores_late else np.ones(len(index), bool)
-        there = chosen & (index > 0)
-        if there.any():
-            self.shared.update_priorities(index[there], values[there])
-        if (chosen & ~there).any():  # in cpprb, priorities of places without a row raise the largest one
-            self.shared._replay.raise_max_priority(0, float(values[chosen & ~there].max()))
+        values = values[: len(places)]
+        missing = self._ring.update_priorities(places.astype(np.int64), values, self._ignores_late)
+        if missing.any():  # in cpprb, priorities of places without a row raise the largest one
+            self.shared._replay.raise_max_priority(0, float(values[missing].max()))
 
     def get_max_priority(self) -> float:
         return self.shared.max_priority

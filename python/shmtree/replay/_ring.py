@@ -10,6 +10,7 @@ import numpy as np
 from .. import _core
 from .._ipc.shared_array import SharedArray
 from ..errors import ChannelClosed
+from ._batch import Batch
 from ._buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
@@ -91,6 +92,25 @@ class Ring:
         numbers = newest - (newest - places) % self.capacity
         index: Array = np.where(numbers < 0, 0, numbers + cleared + 1)
         return index
+
+    def sample(self, n: int, beta: float | None, sampler: str | None = None) -> tuple[Array, Batch]:
+        """Samples whole rows, and returns their places and the batch. Raises queue.Empty if there are none."""
+        self.shared._replay.drop_overwritten()
+        batch = self.shared.sample(n, sampler=sampler, beta=beta, weights="buffer", timeout=0)
+        return self.place_of(batch.index), batch
+
+    def update_priorities(self, places: Array, values: Array, before_mark: bool = False) -> Array:
+        """Sets priorities, with `before_mark` only of rows that the buffer had at the last mark.
+
+        Returns a mask of the places that were to get a priority, but have no row.
+        """
+        index = self.index_at(places)
+        chosen = self.is_before_mark(index) if before_mark else np.ones(len(index), bool)
+        there = chosen & (index > 0)
+        if there.any():
+            self.shared.update_priorities(index[there], values[there])
+        missing: Array = chosen & ~there
+        return missing
 
     def read(self, places: Any, fill: float) -> Any:
         """Copies the rows at these places. Returns `fill` for a place without a row.

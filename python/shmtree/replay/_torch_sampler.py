@@ -156,9 +156,7 @@ class PrioritizedSampler(_Standard):
             raise RuntimeError(f"priority should be a number or an iterable of the same length as index. {text}")
         values = values.reshape(-1).expand(len(places))
         chosen = places >= 0
-        rows = shared._ring.index_at(places[chosen].numpy())
-        there = rows > 0
-        shared.shared.update_priorities(rows[there], values[chosen].numpy()[there])
+        shared._ring.update_priorities(places[chosen].numpy(), values[chosen].numpy())
 
     def mark_update(self, index: Any, *, storage: Any = None) -> None:
         """Sets the priority of these rows to the default, which new rows also get."""

@@ -195,12 +195,11 @@ class SharedStorage(LazyTensorStorage):
         """Samples rows and returns their places and the batch. The next `get` of this thread returns the rows."""
         if len(self) == 0:
             raise RuntimeError(_EMPTY)
-        self.shared._replay.drop_overwritten()
         try:
-            batch = self.shared.sample(size, sampler=sampler, beta=beta, weights="buffer", timeout=0)
+            found, batch = self._ring.sample(size, beta, sampler)
         except Empty:
             raise RuntimeError(_EMPTY) from None
-        places = torch.from_numpy(self._ring.place_of(batch.index))
+        places = torch.from_numpy(found)
         assert self._rows is not None
         self._sampled.batch = (places, self._rows.from_arrays(batch.data, (size,), self.device))
         return places, batch
