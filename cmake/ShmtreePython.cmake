@@ -25,7 +25,7 @@ if(binding_sources MATCHES "\\.cpp")
   target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/python ${PROJECT_BINARY_DIR}/generated)
   # Ignore warnings in the headers of pybind11 and NumPy.
   target_include_directories(_core SYSTEM PRIVATE ${Python_NumPy_INCLUDE_DIRS})
-  target_link_libraries(_core PRIVATE shmtree_options shmtree_endpoint shmtree_shared_array shmtree_replay
+  target_link_libraries(_core PRIVATE shmtree_options shmtree_service shmtree_shared_array shmtree_replay
                         shmtree_observe shmtree_recording shmtree_shared_list)
   target_compile_definitions(_core PRIVATE SHMTREE_VERSION="${SHMTREE_VERSION}" PY_SSIZE_T_CLEAN)
   if(SHMTREE_IN_PLACE)

@@ -69,6 +69,7 @@ SRC = {
     "recording": "files of messages",
     "shared_list": "lists of values that never change",
     "endpoint": "what an end is in every language",
+    "service": "requests and replies",
     "value": "C++ values as frames, and back",
     "api": "the public C++ API",
 }

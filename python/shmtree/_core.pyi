@@ -747,6 +747,8 @@ class ReceiverBase(_Receiving[_T]):
         """
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
         """Works like take(), but the Delivery loads its item only when the item is first read."""
+    def _take_failed_reply(self) -> int:
+        """Returns the number of the request whose reply could not be loaded, and forgets it; 0 if there is none."""
     def _wait_until_ready(self, timeout: float | None, /) -> bool:
         """Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."""
 
@@ -896,6 +898,9 @@ class Delivery:
         """True if `item` could not be read for lack of memory or because a signal handler raised, and nack() does not
         make the message a dead letter.
         """
+    @property
+    def _request_header(self) -> tuple[bytes, int, float | None] | None:
+        """The header of a request that is not acked yet, also if `item` cannot be loaded; None for other messages."""
     def ack(self) -> None:
         """Counts the message as received.
 

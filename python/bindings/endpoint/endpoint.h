@@ -37,6 +37,8 @@ struct Endpoint : EndObject {
   // Receive count, plus one, at the last fileno() that found a message.
   std::atomic<std::uint64_t> polled;
   std::atomic<std::uint32_t> polled_again;  // calls of fileno() since then that found the same message
+  // Number of the request (service/wire.h) whose reply could not be decoded, until a Client asks for it. 0: none.
+  std::atomic<std::int64_t> failed_reply;
   // Messages and capacity of a queue when this object of it was closed.
   std::atomic<std::uint64_t> last_size, last_capacity;
   Endpoint *previous, *next;  // links of the list of all objects of this process

@@ -10,6 +10,7 @@
 #include "endpoint/copy_policy.h"
 #include "endpoint/frames.h"
 #include "endpoint/staging.h"
+#include "service/wire.h"
 
 namespace shmtree::python {
 namespace {
@@ -82,6 +83,14 @@ void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portabl
   set_exception_again(std::move(exception));
 }
 
+// A Client fails the request whose reply could not be decoded. So the end keeps the number of that request.
+void note_failed_reply(Endpoint* self, const Incoming& message) noexcept {
+  try {
+    self->failed_reply.store(service::reply_number(message.frame()).value_or(0), std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {  // the request times out
+  }
+}
+
 }  // namespace
 
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
@@ -101,6 +110,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   }
   if (object) [[likely]]
     return object;
+  note_failed_reply(self, message);
   if (!context.allow_pickle) name_refuser(self->kind->refuser(self));
   if (PyErr_ExceptionMatches(error_types().corrupt_message)) add_to_exception("ticket", message.ticket());
   if (PyErr_ExceptionMatches(error_types().incompatible_message)) {

@@ -104,6 +104,10 @@ PyObject* take_unloaded(PyObject* object, PyObject* const* args, Py_ssize_t narg
   return take_as(new_unloaded, as_endpoint(object), deadline, copy);
 }
 
+PyObject* take_failed_reply(PyObject* object, PyObject*) {
+  return PyLong_FromLongLong(as_endpoint(object)->failed_reply.exchange(0, std::memory_order_relaxed));
+}
+
 PyObject* dead_letters(PyObject* object, PyObject*) {
   return with_open(object, End::kReceiving, [object](Channel& channel) -> PyObject* {
     Endpoint* self = as_endpoint(object);
@@ -230,6 +234,7 @@ const PyMethodDef kReceivingMethods[] = {
 };
 
 const PyMethodDef kReceiverMethods[] = {
+    {"_take_failed_reply", as_method<take_failed_reply>(), METH_NOARGS, nullptr},
     {"_writable_fileno", as_method<writable_fileno>(), METH_NOARGS, nullptr},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O, nullptr},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, nullptr},

@@ -21,7 +21,7 @@ from .arguments import core_of, deadline_after, left
 from .channel import Sender
 from .item_type import ReplyT, T
 from .pairs import open_sender
-from .service import Header, Service, loaded, refusals_of_the_value
+from .service import Service, refusals_of_the_value
 from .stats import ChannelStats
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class _Line:
             else:
                 self._lose_servers(death)
         except Exception as error:  # a reply that cannot be loaded, or the channel was closed
-            self._settle(loaded.parts, error)
+            self._settle((self._replies._take_failed_reply(), False), error)
 
     def _check_for_servers(self) -> None:
         death: Exception | None = None
@@ -534,7 +534,7 @@ class Client(Generic[T, ReplyT]):
 
     def _register(
         self, obj: T, reply_by: float | None, serve_by: float | None
-    ) -> tuple[_Line, _Reply, tuple[Header, object]]:
+    ) -> tuple[_Line, _Reply, tuple[tuple[bytes, int, float | None], object]]:
         """Registers a request and returns its future and its message. Servers drop the request after `reply_by`.
 
         With `serve_by`, the request waits for a server until then.
@@ -548,7 +548,7 @@ class Client(Generic[T, ReplyT]):
             number = line.add(future)
         future.line = line
         future.add_done_callback(functools.partial(self._done, line, number))
-        return line, future, (Header(line.handle, number, reply_by), obj)
+        return line, future, ((line.handle, number, reply_by), obj)
 
     def _check_thread(self) -> None:
         for line in list(self._lines.values()):

@@ -8,18 +8,15 @@ previous request, and servers keep no state of their clients.
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import pickle
 import queue
-import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from .. import _core
-from .._codec.frames import register
 from .._process import handles, lifetime
 from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
@@ -39,33 +36,6 @@ _MAX_DEATHS = 16  # deaths in a row of processes that shared a client's channel
 _unread_seconds: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
 _VALUE = "[1]"  # path of the value in a message
 _FEW = 64  # number of open clients from which on the server forgets those that are gone
-
-
-class Header:
-    """The first part of a request or reply. It is known even if the second part cannot be loaded."""
-
-    __slots__ = ("parts",)
-    __module__ = "shmtree._service"  # the name in frames, which stays the same wherever this class is
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-
-
-class _Loaded(threading.local):
-    """The header that this thread has loaded last, even if the rest of that message failed to load."""
-
-    parts: Any = None
-
-
-loaded = _Loaded()
-
-
-def _load_header(parts: Any) -> Any:
-    loaded.parts = parts
-    return parts
-
-
-register(Header, operator.attrgetter("parts"), _load_header)
 
 
 @contextlib.contextmanager
@@ -184,7 +154,7 @@ class Request(Generic[_T]):
         if replies is None:
             return False
         try:
-            message = (Header(self._number, True), value)
+            message = ((self._number, True), value)
             with refusals_of_the_value():
                 sent = _is_there(replies) and _send(replies, message, timeout, move)
         except BaseException as error:
@@ -247,9 +217,7 @@ class Request(Generic[_T]):
         try:
             for parts in (error, (_shortened(error[0]), _shortened(error[1]))):
                 with contextlib.suppress(Exception):
-                    told = _is_there(replies) and _send(
-                        replies, (Header(self._number, succeeded), parts), timeout, False
-                    )
+                    told = _is_there(replies) and _send(replies, ((self._number, succeeded), parts), timeout, False)
                     break
         finally:
             if told:
@@ -431,7 +399,6 @@ class Service(Generic[_T]):
         GeneratorExit may come from a signal handler or from the message. The call raises them, and they count as
         failures too.
         """
-        loaded.parts = None
         with delivery:
             try:
                 message = delivery.item
@@ -442,8 +409,9 @@ class Service(Generic[_T]):
                 if delivery._may_retry:
                     delivery.nack()
                 else:
+                    header = delivery._request_header
                     delivery.ack()
-                    self._refuse(error)
+                    self._refuse(header, error)
                 if not isinstance(error, Exception):
                     raise
                 return None
@@ -460,9 +428,8 @@ class Service(Generic[_T]):
         replies = self._client(handle)
         return None if replies is None else Request._of(handle, replies, number, value)
 
-    def _refuse(self, error: BaseException) -> None:
-        """Fails the request that this thread could not load, if it could load the header."""
-        header, loaded.parts = loaded.parts, None
+    def _refuse(self, header: tuple[bytes, int, float | None] | None, error: BaseException) -> None:
+        """Fails the request that could not be loaded, if its header could be read."""
         with contextlib.suppress(Exception):
             request = self._with_header(header, None)
             if request is not None:

@@ -156,7 +156,5 @@ def test_new_process_finds_the_functions_that_pickles_name(module):
 
 
 def test_registered_classes_keep_their_names_of_0_2():
-    header = importlib.import_module("shmtree._ipc.service").Header
     leaf = importlib.import_module("shmtree._codec.device_leaf").DeviceLeaf
-    assert b"shmtree._service:Header" in bytes(shmtree.pack(header(b"handle", 1, None)))
     assert b"shmtree._leaves:DeviceLeaf" in bytes(shmtree.pack(leaf(((),))))

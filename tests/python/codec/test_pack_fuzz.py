@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shmtree
-from shmtree._ipc import service
 
 surrogates = st.text(st.characters(codec=None), max_size=20)
 scalars = st.one_of(
@@ -183,7 +182,6 @@ def tree_with_builders() -> Any:
         types.SimpleNamespace(a=1),
         set(range(200)),
         dict.fromkeys(range(200)),
-        (service.Header(b"handle", 1, 2.5), "value"),
     ]
 
 

@@ -30,12 +30,13 @@ ALLOWED = {
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "latest", "broadcast", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
-ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "shared_list", "public", "value", "api"}
+ALLOWED["service"] = ALLOWED["endpoint"] | {"service"}  # requests and replies, without their values
+ALLOWED["api"] = ALLOWED["service"] | {"replay", "observe", "recording", "shared_list", "public", "value", "api"}
 # The wings of the extension. Each may include those before it: Python's API, state behind Python objects, conversion of
 # Python objects, replay buffers, the ends. They may include all of the core except the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
-CORE |= {"shared_array", "replay", "latest", "broadcast", "observe", "recording", "shared_list"}
+CORE |= {"shared_array", "replay", "latest", "broadcast", "observe", "recording", "shared_list", "service"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h, which all wings share
