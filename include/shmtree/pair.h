@@ -301,8 +301,8 @@ class Sender {
   /// if the stream has ended in the meantime. kOutOfSharedMemory: there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the sender of a handle.
-  /// - kInvalid: the text is not a handle of a sender, or it is of a Service of Python, which only clients can send
-  ///   requests. The handle of a queue needs Queue::open(), which has sender().
+  /// - kInvalid: the text is not a handle of a sender, or it is of a Service, into which only a Client sends. The
+  /// handle of a queue needs Queue::open(), which has sender().
   /// - kClosed: the stream has ended.
   /// - kNotFound, kUnavailable, kIncompatible: the arena cannot be opened.
   static Result<Sender> open(const std::string& handle);
@@ -492,7 +492,7 @@ std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
 /// Opens the sender of a channel that a process of this user has named, in C++ or Python. Waits up to `timeout` for a
 /// process to make it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and
-/// kInvalid if it belongs to another kind of object, such as a queue, or to a Service of Python.
+/// kInvalid if it belongs to another kind of object, such as a queue, or to a Service.
 Result<Sender> open_sender(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 /// Does the same for a receiver.
 Result<Receiver> open_receiver(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));

@@ -117,14 +117,15 @@ Result<std::vector<std::byte>> handle_bytes(const std::string& text) {
   return bytes;
 }
 
-Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end, bool of_queue) {
+Result<std::shared_ptr<ChannelState>> ChannelState::open(const std::string& text, End end, bool of_queue,
+                                                         ChannelKind of) {
   auto bytes = handle_bytes(text);
   if (!bytes) return std::move(bytes).error();
-  return open_bytes(*bytes, end, of_queue);
+  return open_bytes(*bytes, end, of_queue, of);
 }
 
-Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const std::byte> bytes, End end,
-                                                               bool of_queue) {
+Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const std::byte> bytes, End end, bool of_queue,
+                                                               ChannelKind of) {
   auto handle = discovery::decode(bytes);
   if (!handle) return std::move(handle).error();
   auto opened = discovery::open_arena(*handle);
@@ -139,7 +140,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   Status in_time = (*channel)->ends().check_transfer(handle->transfer, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
-  auto state = join(ArenaState::for_arena(*opened), *channel, end, name);
+  auto state = join(ArenaState::for_arena(*opened), *channel, end, name, of);
   if (state) endpoint::end_transfer(**channel, handle->transfer, end, name.get());
   return state;
 }
@@ -157,11 +158,12 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_item(const Item& item, 
 }
 
 Result<std::shared_ptr<ChannelState>> ChannelState::open_named(const std::string& named, End end,
-                                                               const Timeout& timeout, discovery::NamedKind kind) {
+                                                               const Timeout& timeout, discovery::NamedKind kind,
+                                                               ChannelKind of) {
   auto known = endpoint::open_object<Channel>(named, kind, timeout);
   if (!known) return std::move(known).error();
   auto arena = ArenaState::for_arena(known->object->arena());
-  return join(std::move(arena), std::move(known->object), end, std::move(known->name));
+  return join(std::move(arena), std::move(known->object), end, std::move(known->name), of);
 }
 
 namespace {
@@ -189,12 +191,15 @@ channel::ChannelOptions channel_options(const PairOptions& options) {
 
 }  // namespace
 
-std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(
-    const PairOptions& options, discovery::NamedKind kind) try {
-  const auto made = endpoint::make_channel(request_of(options, kind), channel_options(options)).value();
+std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelState::make(const PairOptions& options,
+                                                                                           discovery::NamedKind kind,
+                                                                                           ChannelKind of) try {
+  channel::ChannelOptions made_with = channel_options(options);
+  made_with.takes_requests = of == ChannelKind::kRequests;
+  const auto made = endpoint::make_channel(request_of(options, kind), made_with).value();
   const auto arena = ArenaState::for_arena(made.object->arena());
-  auto sending = join(arena, made.object, End::kSending, made.name).value();
-  return {std::move(sending), join(arena, made.object, End::kReceiving, made.name).value()};
+  auto sending = join(arena, made.object, End::kSending, made.name, of).value();
+  return {std::move(sending), join(arena, made.object, End::kReceiving, made.name, of).value()};
 } catch (const std::bad_alloc&) {
   throw BadResult(out_of_memory());
 }

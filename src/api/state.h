@@ -148,6 +148,9 @@ class Deferred {
   std::optional<Error> error_{};  // Under mutex_.
 };
 
+// Content of a channel: messages of a pair or queue, or requests of a Service, into which only clients put.
+enum class ChannelKind : std::uint8_t { kMessages, kRequests };
+
 struct ChannelState final : endpoint::Port, Deferred {
   ChannelState(ArenaState* of, End which) noexcept : arena(of), end(which) {}
   ~ChannelState();
@@ -166,10 +169,14 @@ struct ChannelState final : endpoint::Port, Deferred {
     return Handle(std::move(*state));
   }
 
+  // `kind`: returns kInvalid for any other kind of channel.
   static Result<std::shared_ptr<ChannelState>> join(std::shared_ptr<ArenaState> arena, std::shared_ptr<Channel> channel,
-                                                    End end, std::shared_ptr<endpoint::Name> name = nullptr) {
-    if (channel->takes_requests()) {
-      return Error{Code::kInvalid, "this is the channel of a Service, which takes requests of Python's shmtree.Client"};
+                                                    End end, std::shared_ptr<endpoint::Name> name = nullptr,
+                                                    ChannelKind kind = ChannelKind::kMessages) {
+    if (channel->takes_requests() != (kind == ChannelKind::kRequests)) {
+      return Error{Code::kInvalid, channel->takes_requests()
+                                       ? "this is the channel of a Service, which takes requests of a shmtree::Client"
+                                       : "this is not the channel of a Service"};
     }
     auto state = std::make_shared<ChannelState>(arena.get(), end);
     state->spin.set_as(channel->arena()->spin());
@@ -180,17 +187,20 @@ struct ChannelState final : endpoint::Port, Deferred {
   Result<std::string> handle() const;
   ChannelStats stats() const;
   // Makes a channel, or opens the existing one (exist_ok), and joins both ends. Throws BadResult.
-  static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(const PairOptions& options,
-                                                                                      discovery::NamedKind kind);
+  static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(
+      const PairOptions& options, discovery::NamedKind kind, ChannelKind of = ChannelKind::kMessages);
   // `of_queue`: accepts the handle of a queue only; otherwise that of a pair only.
-  static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
+  static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false,
+                                                    ChannelKind of = ChannelKind::kMessages);
   // Does the same with the bytes of a handle, as in a message.
-  static Result<std::shared_ptr<ChannelState>> open_bytes(std::span<const std::byte> handle, End end, bool of_queue);
+  static Result<std::shared_ptr<ChannelState>> open_bytes(std::span<const std::byte> handle, End end, bool of_queue,
+                                                          ChannelKind of = ChannelKind::kMessages);
   // Opens the end in a message from Python, with the class `name`.
   static Result<std::shared_ptr<ChannelState>> open_item(const Item& item, std::string_view name, End end,
                                                          bool of_queue = false);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end, const Timeout& timeout,
-                                                          discovery::NamedKind kind = discovery::NamedKind::kChannel);
+                                                          discovery::NamedKind kind = discovery::NamedKind::kChannel,
+                                                          ChannelKind of = ChannelKind::kMessages);
   void close() noexcept { Port::close(end); }
   bool is_closed() const noexcept { return closed(end); }
   // Attaches an end that is not attached. Call it within a Call. Returns kClosed if the end is closed, or if the stream

@@ -8,11 +8,11 @@
 namespace shmtree {
 namespace {
 
-constexpr std::size_t kCodes = static_cast<std::size_t>(Code::kOverrun) + 1;
+constexpr std::size_t kCodes = static_cast<std::size_t>(Code::kRemoteError) + 1;
 
 bool has_more_than_its_code(const Error& error) noexcept {
   return !error.message.empty() || error.os_errno != 0 || !error.pids.empty() || error.ticket != 0 ||
-         error.completed != 0 || error.missed != 0;
+         error.completed != 0 || error.missed != 0 || !error.kind.empty() || error.dropped;
 }
 
 // An Error without details for each code.
@@ -55,6 +55,7 @@ std::string_view name_of(Code code) noexcept {
     case Code::kUnavailable: return "unavailable";
     case Code::kOs: return "operating system error";
     case Code::kOverrun: return "overrun";
+    case Code::kRemoteError: return "remote error";
   }
   return "unknown";
 }

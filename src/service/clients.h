@@ -51,9 +51,9 @@ class Client {
  public:
   explicit Client(Sender of) : sender(std::move(of)) {}
 
-  // Calls put(timeout), which puts a reply, while the client is there. A reply that has waited for space in vain makes
-  // later ones not wait as long again: otherwise one stopped client would delay the server for each of its requests,
-  // and with it all other clients. Errors: those of put(), and kClosed if the client is gone.
+  // Calls put(timeout), which puts a reply, while the client is there. If a reply has waited for space in vain, later
+  // ones do not wait as long again. Otherwise one stopped client would delay the server for each of its requests, and
+  // with it all other clients. Errors: those of put(), and kClosed if the client is gone.
   template <class Put>
   auto send(std::optional<std::chrono::nanoseconds> timeout, Put put) -> decltype(put(timeout)) {
     if (timeout && timeout->count() <= unread_ns_.load(std::memory_order_relaxed)) timeout = timeout->zero();
@@ -81,12 +81,13 @@ class Clients {
   // if the client is gone, or if its channel cannot be opened here. May throw std::bad_alloc.
   template <class Open>
   Known find(const std::string& handle, Open open) {
+    std::optional<Known> known;
     {
       const std::lock_guard guard(mutex_);
-      const auto known = clients_.find(handle);
-      if (known != clients_.end() && known->second == nullptr) return nullptr;
-      if (known != clients_.end()) return checked(handle, known->second);
+      const auto at = clients_.find(handle);
+      if (at != clients_.end()) known = at->second;
     }
+    if (known) return *known == nullptr ? nullptr : checked(handle, *known);
     forget_gone();
     auto opened = open(handle);
     if (!opened) {

@@ -57,6 +57,7 @@ enum class Code : std::uint8_t {
   kUnavailable,        ///< A process cannot be reached (not dumpable, other PID namespace), or a table is full.
   kOs,                 ///< A system call failed: `os_errno`.
   kOverrun,            ///< A subscriber with OnLag::kRaise has missed messages: `missed`.
+  kRemoteError,        ///< A server failed the request: `kind`, `dropped`.
 };
 
 /// Returns the name of a code, as in the source.
@@ -75,6 +76,8 @@ struct Error {
   std::uint64_t ticket = 0;
   std::uint64_t completed = 0;  ///< Number of items that succeeded before the error, for calls with several.
   std::uint64_t missed = 0;     ///< Messages overwritten since the last report, for kOverrun.
+  std::string kind{};           ///< Class of the server's exception, for kRemoteError; empty if there was none.
+  bool dropped = false;         ///< For kRemoteError: the server dropped the request without an answer, or exited.
 };
 
 /// Thrown by `Result::value()` of a failed result.

@@ -26,6 +26,7 @@ PyObject* class_of(const Error& error) noexcept {
     case Code::kUnavailable: return types.error;
     case Code::kOs: return PyExc_OSError;
     case Code::kOverrun: return types.overrun;
+    case Code::kRemoteError: return types.error;  // only clients of C++ get it
   }
   return PyExc_SystemError;
 }

@@ -58,7 +58,7 @@ def test_cpp_cannot_open_the_sender_of_a_service() -> None:
     command = [pathlib.Path(PROGRAMS or "") / "simulator", f"actions-{key}", f"service-{key}"]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 1
-    assert "takes requests of Python's shmtree.Client" in refused.stderr
+    assert "takes requests of a shmtree::Client" in refused.stderr
     del kept
 
 

@@ -1,0 +1,50 @@
+// State behind Service, which Client::open() also uses.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "api/state.h"
+#include "service/clients.h"
+#include "shmtree/service.h"
+
+namespace shmtree {
+
+namespace api {
+
+// The reply channel of a client, as a server has it.
+struct ReplySender {
+  explicit ReplySender(std::shared_ptr<ChannelState> of)
+      : state(std::move(of)), sender(ChannelState::handle_to<Sender>(state)) {}
+  Channel& channel() const noexcept { return state->channel(); }
+  std::shared_ptr<ChannelState> state;
+  Sender sender;
+};
+
+// Returns the value of a message with a header.
+inline Value with_header(std::vector<Value> header, Value value) {
+  std::vector<Value> parts;
+  parts.reserve(2);
+  parts.emplace_back(Tuple(std::move(header)));
+  parts.push_back(std::move(value));
+  return Tuple(std::move(parts));
+}
+
+// Returns the handle, the number or the value of a received message, or nullopt if it has another form.
+inline std::optional<Item> header_in(const Item& message, std::size_t parts) {
+  if (message.kind() != Kind::kTuple || message.size() != 2) return std::nullopt;
+  Item header = message.at(0);
+  if (header.kind() != Kind::kTuple || header.size() != parts) return std::nullopt;
+  return header;
+}
+
+}  // namespace api
+
+struct Service::State {
+  State(std::shared_ptr<api::ChannelState> sender, std::shared_ptr<api::ChannelState> receiver)
+      : sending(std::move(sender)), receiving(std::move(receiver)) {}
+  const std::shared_ptr<api::ChannelState> sending, receiving;
+  service::Clients<api::ReplySender> clients{};
+};
+
+}  // namespace shmtree
