@@ -39,7 +39,7 @@ PYTHON = {
     "recording": "recordings as MCAP files: read, written, played back",
     "multiprocessing": "the standard module with shmtree's queues and pipes",
     "_run": "unmodified programs with shmtree's queues and pipes: replaced classes, counters, start, results",
-    "_environments": "workers of vector environments behind our pipes",
+    "_environments": "workers of vector environments: behind our pipes, and pools with shared rows",
     "gymnasium": "Gymnasium's vector environment",
     "sb3": "Stable-Baselines3's vector environment",
     "spdl": "arenas for SPDL's pipelines",

@@ -122,7 +122,7 @@ class SubprocessIterator(Generic[T]):
             self._raise_if_it_never_began(error)
             self.close()
             raise
-        if type(item) is not _Over:
+        if type(item) is not Over:
             found: T = item
             return found
         self._process.join(_LAST_STEPS_S)
@@ -188,7 +188,7 @@ def _load_and_call(pickled: bytes) -> Any:
 
 
 @dataclass
-class _Over:
+class Over:
     """The last message: there are no more items, perhaps because of an error."""
 
     error: bytes | None = None  # pickled
@@ -196,7 +196,7 @@ class _Over:
     trace: str = ""
 
     @classmethod
-    def because_of(cls, error: BaseException) -> _Over:
+    def because_of(cls, error: BaseException) -> Over:
         trace = "".join(traceback.format_exception(error))
         name = _describe(error)
         if not isinstance(error, Exception) or isinstance(error, StopIteration):  # they would end the loop or program
@@ -240,7 +240,7 @@ def _produce(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the loop; its end stops this process
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
         with contextlib.suppress(_ReaderGone):
             _put_all(sender, call)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at most a thread that does not end is left
@@ -257,11 +257,11 @@ def _put_all(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
     try:
         for item in call():
             _put(sender, item)
-        over = _Over()
+        over = Over()
     except (_ReaderGone, _Terminated):
         raise
     except BaseException as error:
-        over = _Over.because_of(error)
+        over = Over.because_of(error)
     _put(sender, over)
 
 
@@ -278,7 +278,7 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise _Terminated
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

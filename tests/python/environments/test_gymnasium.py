@@ -23,7 +23,7 @@ import gymnasium
 from counting_env import COUNT, FAIL, HANG, KILL, Counting, compare, environments
 from gymnasium.vector import AsyncVectorEnv as Standard
 
-from shmtree import _environments
+from shmtree._environments import pipes
 from shmtree.gymnasium import AsyncVectorEnv
 
 
@@ -52,10 +52,6 @@ def test_results_are_those_of_gymnasium(method: str, shared_memory: bool):
     theirs.close()
     assert [process.exitcode for process in processes] == [0] * COUNT
     assert error_of(ours.reset) == error_of(theirs.reset)
-
-
-def test_signature_is_that_of_gymnasium():
-    assert inspect.signature(AsyncVectorEnv) == inspect.signature(Standard)
 
 
 def test_other_connections_of_the_library_stay_standard():
@@ -127,7 +123,7 @@ def test_close_after_a_death_closes_the_other_environments(tmp_path: Any):
 
 
 def test_close_after_a_death_kills_a_worker_that_ignores_sigterm(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_environments, "_SIGTERM_S", 0.1)
+    monkeypatch.setattr(pipes, "_SIGTERM_S", 0.1)
     made = AsyncVectorEnv(environments())
     made.reset()
     os.kill(made.call("pid")[2], signal.SIGSTOP)  # SIGTERM waits until the process continues
@@ -183,7 +179,7 @@ def test_a_constructor_that_starts_workers_otherwise_is_refused():
             pass
 
     with pytest.raises(ImportError, match=r"package 9\.0 does not start the processes of Other"):
-        _environments.check_constructor(Other, "multiprocessing", "package", "9.0")
+        pipes.check_constructor(Other, "multiprocessing", "package", "9.0")
 
 
 KILLED_MAIN = """

@@ -17,7 +17,7 @@ pytest.importorskip("stable_baselines3")
 from counting_env import COUNT, FAIL, HANG, KILL, Counting, compare, environments
 from stable_baselines3.common.vec_env import SubprocVecEnv as Standard
 
-from shmtree import _environments
+from shmtree._environments import pipes
 from shmtree.sb3 import SubprocVecEnv
 
 
@@ -53,8 +53,10 @@ def test_arrays_of_infos_are_writable():
     made.close()
 
 
-def test_signature_is_that_of_stable_baselines3():
-    assert inspect.signature(SubprocVecEnv) == inspect.signature(Standard)
+def test_signature_adds_workers_to_that_of_stable_baselines3():
+    ours, theirs = inspect.signature(SubprocVecEnv).parameters, inspect.signature(Standard).parameters
+    assert list(ours.values())[:-2] == list(theirs.values())
+    assert list(ours)[-2:] == ["workers", "restart"]
 
 
 # The standard class raises EOFError too, except with fork: there, the other workers keep the pipe open, and it hangs.
@@ -62,7 +64,7 @@ def test_signature_is_that_of_stable_baselines3():
 def test_error_of_an_environment_raises_eof_error(
     monkeypatch: pytest.MonkeyPatch, method: str, capfd: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(_environments, "_END_S", 300.0)  # none is terminated because the machine is slow
+    monkeypatch.setattr(pipes, "_END_S", 300.0)  # none is terminated because the machine is slow
     made = SubprocVecEnv(environments(), start_method=method)
     made.reset()
     made.step_async(np.array([0, FAIL, 0]))
@@ -76,7 +78,7 @@ def test_error_of_an_environment_raises_eof_error(
 @pytest.mark.guarantee("pipe")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_killed_worker_is_reported_while_another_one_hangs(monkeypatch: pytest.MonkeyPatch, method: str):
-    monkeypatch.setattr(_environments, "_END_S", 0.0)
+    monkeypatch.setattr(pipes, "_END_S", 0.0)
     made = SubprocVecEnv(environments(), start_method=method)
     made.reset()
     pids = made.env_method("pid")
@@ -90,7 +92,7 @@ def test_killed_worker_is_reported_while_another_one_hangs(monkeypatch: pytest.M
 
 
 def test_step_after_a_death_raises_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_environments, "_END_S", 300.0)
+    monkeypatch.setattr(pipes, "_END_S", 300.0)
     made = SubprocVecEnv(environments(), start_method="fork")
     made.reset()
     made.processes[2].kill()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
-from . import multiprocessing
-from ._ipc.arguments import deadline_after, left
-from ._ipc.pipe import Connection
-from .errors import ChannelClosed, ConnectionLost
+from .. import multiprocessing
+from .._ipc.arguments import deadline_after, left
+from .._ipc.pipe import Connection
+from ..errors import ChannelClosed, ConnectionLost
 
 #: Interval at which a wait for one worker checks the others.
 _SLICE_S = 0.25
@@ -143,26 +143,30 @@ class Workers:
             if remote is not waiting_for:
                 remote.raise_if_lost()
 
-    def end(self, processes: Iterable[Any], timeout: float | None) -> None:
+    def end(self, processes: Collection[Any], timeout: float | None) -> None:
         """Ends all workers. Those that do not end by themselves within `timeout` seconds are terminated or killed."""
-        deadline = deadline_after(_END_S if timeout is None else timeout)
         for remote in self.remotes:
             if not remote.closed:
                 with contextlib.suppress(ChannelClosed, ConnectionLost):
                     remote.send(("close", None))
-        for process in processes:
-            process.join(left(deadline))
-            if process.is_alive():
-                process.terminate()
-                process.join(_SIGTERM_S)
-            if process.is_alive():  # it is stopped, or ignores SIGTERM
-                process.kill()
-                process.join()
+        end_processes(processes, _END_S if timeout is None else timeout)
         for remote in self.remotes:
             remote.close()
 
 
-def start_with(workers: Workers, constructor: Callable[..., None], module: str) -> Callable[..., None]:
+def end_processes(processes: Collection[Any], timeout: float | None) -> None:
+    """Waits for the processes to end. Terminates or kills those that do not end by themselves in time."""
+    for seconds, ask in ((timeout, "terminate"), (_SIGTERM_S, "kill"), (None, "")):
+        deadline = deadline_after(seconds)
+        for process in processes:
+            process.join(left(deadline))
+        if ask:
+            for process in processes:
+                if process.is_alive():  # before SIGKILL: it is stopped, or ignores SIGTERM
+                    getattr(process, ask)()
+
+
+def start_with(workers: Workers | IdleModule, constructor: Callable[..., None], module: str) -> Callable[..., None]:
     """Returns a copy of a constructor that finds `workers` where it looks for the global name `module`."""
     assert isinstance(constructor, FunctionType)
     scope = {**constructor.__globals__, module: workers}
@@ -171,6 +175,22 @@ def start_with(workers: Workers, constructor: Callable[..., None], module: str) 
     )
     copy.__kwdefaults__ = constructor.__kwdefaults__
     return copy
+
+
+class IdleModule:
+    """Stands for `multiprocessing`, and for all that it makes, in a constructor whose workers a pool has started."""
+
+    def __init__(self, remotes: Iterable[Any]) -> None:
+        self._remotes = iter(remotes)
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self
+
+    def Pipe(self) -> tuple[Any, Any]:
+        return next(self._remotes), self
 
 
 def check_constructor(cls: type, module: str, package: str, version: str) -> None:

@@ -1,0 +1,1 @@
+"""Workers of vector environments: one for each environment, behind our pipes, or several environments in each."""

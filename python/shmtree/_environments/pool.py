@@ -1,0 +1,348 @@
+"""The main process's side of the workers of a vector environment: commands, answers, deaths, restarts, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import multiprocessing
+import queue
+import signal
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from .._ipc.arguments import deadline_after, left, whole
+from .._ipc.channel import Sender
+from .._ipc.pairs import create_pair
+from .._ipc.queue import Queue
+from .._ipc.subprocess_iterator import Over
+from ..errors import ChannelClosed, ConnectionLost, PeerDied
+from .pipes import end_processes
+from .rows import Rows
+from .workers import Interface, Makers, Task, resets, serve
+
+#: Interval at which a wait for answers checks for deaths.
+_SLICE_S = 0.25
+#: Time that workers have to end by themselves after a call that failed.
+_END_S = 5.0
+
+
+class _Member:
+    """One worker, as the main process knows it."""
+
+    def __init__(self, numbers: range, serial: int, process: Any, commands: Sender[Any]) -> None:
+        self.numbers, self.serial, self.process, self.commands = numbers, serial, process, commands
+        self.command: Any = None  # the last one
+        #: Environments with results to come. `numbers` itself: one answer for all of them.
+        self.pending: range | set[int] = set()
+        self.has_answered = False
+        self.failure: Over | None = None
+
+    def describe(self, what: str) -> str:
+        return f"the worker with pid {self.process.pid}, of {_named(self.numbers)}, {what}"
+
+    def fate(self) -> str:
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def lateness(self) -> str:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+                return "did not answer in time, because it is stopped"
+        return "did not answer in time"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    text = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 2 else ", ".join(map(str, numbers))
+    return f"environment{'s' * (len(numbers) > 1)} {text}"
+
+
+class Remote:
+    """The pipe to one environment, as another library's class uses it."""
+
+    closed = False
+
+    def __init__(self, pool: Pool, number: int) -> None:
+        self._pool, self._number = pool, number
+
+    def send(self, command: tuple[str, Any]) -> None:
+        self._pool.requests[self._number] = command
+
+    def recv(self) -> Any:
+        return self._pool.result(self._number)
+
+    def close(self) -> None:
+        """Does nothing: `Pool.end` closes all."""
+
+
+class Pool:
+    """The workers of one vector environment.
+
+    One thread at a time may use it. After a call has raised ConnectionLost or the error of an environment, every call
+    raises ConnectionLost, unless `restarts` is True. After a TimeoutError, the pool is usable again once the late
+    workers have answered.
+    """
+
+    def __init__(
+        self,
+        interface: Interface,
+        makers: Sequence[Callable[[], Any]],
+        workers: int,
+        start: Callable[[Any, tuple[Any, ...], range], Any],
+        restarts: bool,
+    ) -> None:
+        """`start` starts a process with a target, its arguments, and the numbers of its environments for its name."""
+        count = len(makers)
+        if not 1 <= whole("workers", workers) <= count:
+            raise ValueError(f"workers is {workers}; it must be from 1 to {count}, the number of environments")
+        self.count = count
+        self._interface, self._makers, self._start, self._restarts = interface, makers, start, restarts
+        # A queue, since its stream does not end while this process can still start workers.
+        self._answers: Queue[Any] = Queue()
+        self.rows: Rows | None = None
+        self.remotes = [Remote(self, number) for number in range(count)]
+        self.requests: dict[int, tuple[str, Any]] = {}
+        self._results: dict[int, Any] = {}
+        self.sent: set[int] = set()  #: environments of `send` whose results were not received
+        self._arrived: deque[tuple[int, Any]] = deque()  # steps of `send` that are done, and other infos
+        self._outstanding = 0  # answers to come
+        self._next_check = 0.0
+        self._timeout: float | None = None
+        self._deadline: float | None = None
+        self._is_late = False
+        self._lost: ConnectionLost | None = None
+        self._serials = 0
+        self._members: list[_Member] = []
+        self.processes: list[Any] = []
+        try:
+            for at in range(workers):
+                self._members.append(self._member(range(count * at // workers, count * (at + 1) // workers)))
+                self.processes.append(self._members[-1].process)
+        except BaseException:
+            self.end(0)
+            raise
+        self._owners = [member for member in range(workers) for _ in self._members[member].numbers]
+
+    def _member(self, numbers: range, is_restart: bool = False) -> _Member:
+        self._serials += 1
+        sender, receiver = create_pair(None)
+        makers = Makers(self._makers[numbers.start : numbers.stop])
+        task = Task(self._interface, makers, numbers, self._serials, self.rows, is_restart)
+        process = self._start(serve, (task, receiver, self._answers), numbers)
+        receiver.close()
+        return _Member(numbers, self._serials, process, sender)
+
+    def share(self, observation_space: Any, action_space: Any, halves: int) -> Rows:
+        """Makes the rows, and gives them to the workers."""
+        self.rows = Rows(observation_space, action_space, self.count, halves)
+        for member in self._members:
+            self._put(member, self.rows)
+        return self.rows
+
+    # --- Steps
+
+    def step(self, actions: Sequence[Any] | None) -> None:
+        """Begins a step of all environments, with the actions in the rows, or with these. Call `settle` first."""
+        assert self.rows is not None
+        half = self.rows.half = (self.rows.half + 1) % self.rows.halves
+        for member in self._members:
+            numbers = member.pending = member.numbers
+            self._outstanding += 1
+            self._put(member, half if actions is None else (half, None, actions[numbers.start : numbers.stop]))
+
+    def collect(self, timeout: float | None) -> list[tuple[int, Any]]:
+        """Waits until all environments are done. Returns the infos with the numbers of their environments, in order."""
+        self._wait_for_all(timeout)
+        found = sorted(self._arrived, key=itemgetter(0))
+        self._arrived.clear()
+        return found
+
+    def send(self, numbers: Sequence[int], actions: Sequence[Any] | None) -> None:
+        """Begins a step of some environments, with the actions in the rows, or with these."""
+        assert self.rows is not None
+        places: dict[int, list[int]] = {}
+        for at, number in enumerate(numbers):
+            places.setdefault(self._owners[number], []).append(at)
+        self.sent.update(numbers)
+        self._outstanding += len(numbers)
+        for owner, chosen in places.items():
+            member, mine = self._members[owner], [numbers[at] for at in chosen]
+            member.pending = {*member.pending, *mine}
+            self._put(member, (self.rows.half, mine, None if actions is None else [actions[at] for at in chosen]))
+
+    def receive(self, n: int, timeout: float | None) -> list[tuple[int, Any]]:
+        """Waits until `n` environments of `send` are done. Returns the numbers and infos of the first ones."""
+        self._begin_wait(timeout)
+        if time.monotonic() >= self._next_check:
+            self._check()
+        while len(self._arrived) < n:
+            self._wait()
+        found = [self._arrived.popleft() for _ in range(n)]
+        self.sent.difference_update(number for number, _ in found)
+        return found
+
+    # --- Commands of the library
+
+    def post(self) -> None:
+        """Sends the requests of all remotes."""
+        requests, self.requests = self.requests, {}
+        if not requests:
+            return
+        self.settle()
+        for member in self._members:
+            if any(number in requests for number in member.numbers):
+                member.pending = member.numbers
+                self._outstanding += 1
+                self._put(member, [requests.get(number) for number in member.numbers])
+
+    def exchange(self, timeout: float | None = None) -> None:
+        """Sends the requests of all remotes if there are any, and waits for the answers."""
+        self.post()
+        self._wait_for_all(timeout)
+
+        for result in self._results.values():
+            if isinstance(result, Over):
+                result.raise_error()
+
+    def result(self, number: int) -> Any:
+        """Returns the answer to the request of one remote."""
+        self.exchange()
+        return self._results.pop(number)
+
+    # --- Waits
+
+    def settle(self) -> None:
+        """Drops answers to earlier calls that have failed. Raises the error of such a call if it still holds."""
+        if self._lost is not None:
+            raise ConnectionLost(*self._lost.args, pids=self._lost.pids)
+        self._wait_for_all(0 if self._is_late else None)
+        self._is_late = False
+        for each in (self._arrived, self._results, self.sent):
+            each.clear()
+
+    def _put(self, member: _Member, command: Any) -> None:
+        member.command = command
+        with contextlib.suppress(PeerDied, ChannelClosed):  # the wait for the answer reports the death
+            member.commands.put(command)
+
+    def _begin_wait(self, timeout: float | None) -> None:
+        self._timeout, self._deadline = timeout, deadline_after(timeout)
+
+    def _wait_for_all(self, timeout: float | None) -> None:
+        self._begin_wait(timeout)
+        while self._outstanding:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Waits for one answer. Also returns at times without one."""
+        rest = left(self._deadline)
+        if self._read(_SLICE_S if rest is None else min(rest, _SLICE_S)):
+            return
+        self._check()
+        if left(self._deadline) == 0 and self._outstanding:
+            self._time_out()
+
+    def _read(self, timeout: float) -> bool:
+        """Processes an answer if there is one in time."""
+        try:
+            answer = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        serial, *rest = (answer, None, None, None) if type(answer) is int else answer
+        for member in self._members:
+            if member.serial == serial:  # else it comes from a worker that was replaced
+                self._take(member, *rest)
+                break
+        return True
+
+    def _take(self, member: _Member, what: Any, infos: Any = None, objects: Any = None) -> None:
+        """Processes an answer: None after a step of all, a number after the step of one, results, or an error."""
+        if isinstance(what, Over):
+            member.failure = what
+            self._lose(member, f"ended after {what.name}")
+            return
+        member.has_answered = True
+        self._outstanding -= 1
+        numbers: Sequence[int] = member.numbers
+        if isinstance(what, int):
+            numbers = [what]
+            assert isinstance(member.pending, set)
+            member.pending.discard(what)
+            self._arrived.append((what, infos[0] if infos else {}))
+        else:
+            member.pending = set()
+            if infos is not None:
+                self._arrived.extend((number, info) for number, info in zip(numbers, infos, strict=True) if info)
+        if isinstance(what, list):
+            self._results.update((number, result) for number, (result, _) in zip(numbers, what, strict=True))
+            objects = [each for _, each in what]
+        if objects is not None and self.rows is not None:
+            for number, each in zip(numbers, objects, strict=True):
+                if each:
+                    self.rows.keep_objects(number, each)
+
+    # --- Lost workers
+
+    def _check(self) -> None:
+        """Reports or restarts the workers whose processes have ended."""
+        self._next_check = time.monotonic() + _SLICE_S
+        ended = [member for member in self._members if not member.process.is_alive()]
+        while ended and self._read(0):  # an answer may say why
+            pass
+        for member in ended:
+            if member in self._members:
+                self._lose(member, member.fate())
+
+    def _time_out(self) -> None:
+        late = [member for member in self._members if member.pending]
+        if not self._restarts:
+            self._is_late = True
+            text = "; ".join(member.describe(member.lateness()) for member in late)
+            raise multiprocessing.TimeoutError(f"{text} (timeout: {self._timeout} s)")
+        for member in late:
+            self._lose(member, member.lateness())
+        self._begin_wait(self._timeout)
+
+    def _lose(self, member: _Member, what: str) -> None:
+        """Restarts a worker, or raises the error that says why it is lost."""
+        text = member.describe(what)
+        lost = ConnectionLost(text, pids=(member.process.pid,))
+        if not (self._restarts and member.has_answered):
+            self._lost = lost
+            self.sent.clear()
+            if member.failure is not None:
+                dataclasses.replace(member.failure, trace=f"{text}\n{member.failure.trace}").raise_error()
+            raise lost
+        member.process.kill()
+        member.process.join()
+        member.commands.close()
+        warnings.warn(f"{text}; its environments start anew in another worker", RuntimeWarning, stacklevel=2)
+        at = self._members.index(member)
+        new = self._members[at] = self._member(member.numbers, True)
+        self.processes[at] = new.process
+        command, new.pending = member.command, member.pending
+        if not member.pending:
+            return
+        if isinstance(command, list) and not resets(command):
+            new.pending = set()
+            self._outstanding -= 1
+            raise lost
+        if member.pending is not member.numbers:
+            assert self.rows is not None
+            mine = sorted(member.pending)
+            command = self.rows.half, mine, mine  # restarted environments ignore their actions
+        self._put(new, command)
+
+    def end(self, timeout: float | None, terminate: bool = False) -> None:
+        """Ends the workers. After a call that failed, the timeout is 5 s if it is None."""
+        for member in self._members:
+            member.commands.close()
+        failed = self._lost is not None or self._is_late
+        end_processes(self.processes, 0.0 if terminate else _END_S if timeout is None and failed else timeout)
+        self._answers.close()
