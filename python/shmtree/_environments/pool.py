@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .._ipc.arguments import deadline_after, left, whole
-from .._ipc.channel import Sender
+from .._ipc.channel import Receiver, Sender
 from .._ipc.pairs import create_pair
 from .._ipc.queue import Queue
 from .._ipc.subprocess_iterator import Over
@@ -34,10 +34,13 @@ _END_S = 5.0
 class _Member:
     """One worker, as the main process knows it."""
 
-    def __init__(self, numbers: range, serial: int, process: Any, commands: Sender[Any]) -> None:
-        self.numbers, self.serial, self.process, self.commands = numbers, serial, process, commands
+    def __init__(
+        self, numbers: range, serial: int, process: Any, commands: Sender[Any], answers: Receiver[Any]
+    ) -> None:
+        self.numbers, self.serial, self.process = numbers, serial, process
+        self.commands, self.answers = commands, answers
         self.command: Any = None  # the last one
-        #: Environments with results to come. `numbers` itself: one answer for all of them.
+        #: Environments with results to come. `numbers` itself: one answer for all of them; a set: one for each.
         self.pending: range | set[int] = set()
         self.has_answered = False
         self.failure: Over | None = None
@@ -104,14 +107,13 @@ class Pool:
         self.count = count
         self._interface, self._makers, self._start, self._restarts = interface, makers, start, restarts
         # A queue, since its stream does not end while this process can still start workers.
-        self._answers: Queue[Any] = Queue()
+        self._done: Queue[Any] = Queue()
         self.rows: Rows | None = None
         self.remotes = [Remote(self, number) for number in range(count)]
         self.requests: dict[int, tuple[str, Any]] = {}
         self._results: dict[int, Any] = {}
         self.sent: set[int] = set()  #: environments of `send` whose results were not received
         self._arrived: deque[tuple[int, Any]] = deque()  # steps of `send` that are done, and other infos
-        self._outstanding = 0  # answers to come
         self._next_check = 0.0
         self._timeout: float | None = None
         self._deadline: float | None = None
@@ -132,11 +134,13 @@ class Pool:
     def _member(self, numbers: range, is_restart: bool = False) -> _Member:
         self._serials += 1
         sender, receiver = create_pair(None)
+        answering, answers = create_pair(None)
         makers = Makers(self._makers[numbers.start : numbers.stop])
         task = Task(self._interface, makers, numbers, self._serials, self.rows, is_restart)
-        process = self._start(serve, (task, receiver, self._answers), numbers)
+        process = self._start(serve, (task, receiver, answering, self._done), numbers)
         receiver.close()
-        return _Member(numbers, self._serials, process, sender)
+        answering.close()
+        return _Member(numbers, self._serials, process, sender, answers)
 
     def share(self, observation_space: Any, action_space: Any, halves: int) -> Rows:
         """Makes the rows, and gives them to the workers."""
@@ -153,12 +157,13 @@ class Pool:
         half = self.rows.half = (self.rows.half + 1) % self.rows.halves
         for member in self._members:
             numbers = member.pending = member.numbers
-            self._outstanding += 1
             self._put(member, half if actions is None else (half, None, actions[numbers.start : numbers.stop]))
 
     def collect(self, timeout: float | None) -> list[tuple[int, Any]]:
         """Waits until all environments are done. Returns the infos with the numbers of their environments, in order."""
         self._wait_for_all(timeout)
+        if not self._arrived:
+            return []
         found = sorted(self._arrived, key=itemgetter(0))
         self._arrived.clear()
         return found
@@ -170,7 +175,6 @@ class Pool:
         for at, number in enumerate(numbers):
             places.setdefault(self._owners[number], []).append(at)
         self.sent.update(numbers)
-        self._outstanding += len(numbers)
         for owner, chosen in places.items():
             member, mine = self._members[owner], [numbers[at] for at in chosen]
             member.pending = {*member.pending, *mine}
@@ -182,7 +186,7 @@ class Pool:
         if time.monotonic() >= self._next_check:
             self._check()
         while len(self._arrived) < n:
-            self._wait()
+            self._wait(None)
         found = [self._arrived.popleft() for _ in range(n)]
         self.sent.difference_update(number for number, _ in found)
         return found
@@ -198,7 +202,6 @@ class Pool:
         for member in self._members:
             if any(number in requests for number in member.numbers):
                 member.pending = member.numbers
-                self._outstanding += 1
                 self._put(member, [requests.get(number) for number in member.numbers])
 
     def exchange(self, timeout: float | None = None) -> None:
@@ -223,8 +226,9 @@ class Pool:
             raise ConnectionLost(*self._lost.args, pids=self._lost.pids)
         self._wait_for_all(0 if self._is_late else None)
         self._is_late = False
-        for each in (self._arrived, self._results, self.sent):
-            each.clear()
+        self._arrived.clear()
+        self._results.clear()
+        self.sent.clear()
 
     def _put(self, member: _Member, command: Any) -> None:
         member.command = command
@@ -232,72 +236,84 @@ class Pool:
             member.commands.put(command)
 
     def _begin_wait(self, timeout: float | None) -> None:
-        self._timeout, self._deadline = timeout, deadline_after(timeout)
+        self._timeout, self._deadline = timeout, None if timeout is None else deadline_after(timeout)
 
     def _wait_for_all(self, timeout: float | None) -> None:
         self._begin_wait(timeout)
-        while self._outstanding:
-            self._wait()
+        # The last one began last. If it also ends last, one wake-up is enough.
+        for at in range(len(self._members) - 1, -1, -1):
+            while (member := self._members[at]).pending:  # a restart replaces the member
+                self._wait(member if member.pending is member.numbers else None)
 
-    def _wait(self) -> None:
-        """Waits for one answer. Also returns at times without one."""
+    def _wait(self, member: _Member | None) -> None:
+        """Waits for an answer of one worker, or for one environment of `send`. Also returns at times without one."""
         rest = left(self._deadline)
-        if self._read(_SLICE_S if rest is None else min(rest, _SLICE_S)):
+        if self._read(member, _SLICE_S if rest is None else min(rest, _SLICE_S)):
             return
         self._check()
-        if left(self._deadline) == 0 and self._outstanding:
+        if left(self._deadline) == 0 and any(each.pending for each in self._members):
             self._time_out()
 
-    def _read(self, timeout: float) -> bool:
+    def _read(self, member: _Member | None, timeout: float) -> bool:
         """Processes an answer if there is one in time."""
         try:
-            answer = self._answers.get(timeout=timeout)
-        except queue.Empty:
+            answer = (self._done if member is None else member.answers).get(timeout=timeout)
+        except (queue.Empty, PeerDied, ChannelClosed):
             return False
-        serial, *rest = (answer, None, None, None) if type(answer) is int else answer
-        for member in self._members:
-            if member.serial == serial:  # else it comes from a worker that was replaced
-                self._take(member, *rest)
-                break
+        if member is None:
+            serial, number, infos, objects = answer
+            for member in self._members:
+                if member.serial == serial:  # else it comes from a worker that was replaced
+                    self._take_step(member, number, infos, objects)
+        elif answer is None:
+            member.pending, member.has_answered = set(), True
+        elif isinstance(answer, Over):
+            self._fail(member, answer)
+        else:
+            self._take_all(member, answer)
         return True
 
-    def _take(self, member: _Member, what: Any, infos: Any = None, objects: Any = None) -> None:
-        """Processes an answer: None after a step of all, a number after the step of one, results, or an error."""
-        if isinstance(what, Over):
-            member.failure = what
-            self._lose(member, f"ended after {what.name}")
+    def _take_step(self, member: _Member, number: Any, infos: Any, objects: Any) -> None:
+        if isinstance(number, Over):
+            self._fail(member, number)
             return
+        assert isinstance(member.pending, set)
+        member.pending.discard(number)
         member.has_answered = True
-        self._outstanding -= 1
-        numbers: Sequence[int] = member.numbers
-        if isinstance(what, int):
-            numbers = [what]
-            assert isinstance(member.pending, set)
-            member.pending.discard(what)
-            self._arrived.append((what, infos[0] if infos else {}))
-        else:
-            member.pending = set()
-            if infos is not None:
-                self._arrived.extend((number, info) for number, info in zip(numbers, infos, strict=True) if info)
-        if isinstance(what, list):
-            self._results.update((number, result) for number, (result, _) in zip(numbers, what, strict=True))
-            objects = [each for _, each in what]
-        if objects is not None and self.rows is not None:
-            for number, each in zip(numbers, objects, strict=True):
-                if each:
-                    self.rows.keep_objects(number, each)
+        self._arrived.append((number, infos[0] if infos else {}))
+        self._keep([number], objects or ())
+
+    def _take_all(self, member: _Member, answer: Any) -> None:
+        """Processes the results of commands, or the infos and objects of steps."""
+        member.pending, member.has_answered = set(), True
+        numbers = member.numbers
+        if isinstance(answer, list):
+            self._results.update((number, result) for number, (result, _) in zip(numbers, answer, strict=True))
+            self._keep(numbers, [objects for _, objects in answer])
+            return
+        infos, objects = answer
+        self._arrived.extend((number, info) for number, info in zip(numbers, infos or (), strict=False) if info)
+        self._keep(numbers, objects or ())
+
+    def _keep(self, numbers: Sequence[int], objects: Sequence[Any]) -> None:
+        for number, each in zip(numbers, objects, strict=False):
+            if each and self.rows is not None:
+                self.rows.keep_objects(number, each)
 
     # --- Lost workers
 
     def _check(self) -> None:
         """Reports or restarts the workers whose processes have ended."""
         self._next_check = time.monotonic() + _SLICE_S
-        ended = [member for member in self._members if not member.process.is_alive()]
-        while ended and self._read(0):  # an answer may say why
-            pass
-        for member in ended:
+        for member in [each for each in self._members if not each.process.is_alive()]:
+            while self._read(member, 0) or self._read(None, 0):  # an answer may say why
+                pass
             if member in self._members:
                 self._lose(member, member.fate())
+
+    def _fail(self, member: _Member, failure: Over) -> None:
+        member.failure = failure
+        self._lose(member, f"ended after {failure.name}")
 
     def _time_out(self) -> None:
         late = [member for member in self._members if member.pending]
@@ -331,7 +347,6 @@ class Pool:
             return
         if isinstance(command, list) and not resets(command):
             new.pending = set()
-            self._outstanding -= 1
             raise lost
         if member.pending is not member.numbers:
             assert self.rows is not None
@@ -345,4 +360,4 @@ class Pool:
             member.commands.close()
         failed = self._lost is not None or self._is_late
         end_processes(self.processes, 0.0 if terminate else _END_S if timeout is None and failed else timeout)
-        self._answers.close()
+        self._done.close()

@@ -1,7 +1,8 @@
 """Processes that step several environments each, and write the results as rows of one batch in shared memory.
 
-For one step of all its environments, a worker gets one small message and returns one. All workers answer on one
-channel, so that the main process receives results in the order in which environments finish.
+For one step of all its environments, a worker gets one small message, and returns one on a channel of its own. Steps of
+single environments are answered on one queue of all workers, so that the main process receives results in the order in
+which environments finish.
 
 The class of another library sends its other commands, such as `reset`, through a `Remote` for each environment, which
 has the methods of a pipe. The first `recv` sends the commands of all environments, again in one message per worker.
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from .._ipc.channel import Receiver
+from .._ipc.channel import Receiver, Sender
 from .._ipc.queue import Queue
 from .._ipc.subprocess_iterator import Over, end_with_parent
 from ..errors import PeerDied
@@ -107,9 +108,9 @@ class _Worker:
     on; a list with a command of the library for each environment.
     """
 
-    def __init__(self, task: Task, answers: Queue[Any]) -> None:
+    def __init__(self, task: Task, answers: Sender[Any], done: Queue[Any]) -> None:
         self._interface, self._first, self._serial = task.interface, task.numbers.start, task.serial
-        self._answers = answers
+        self._answers, self._done = answers, done
         self._slots: list[Slot] = []
         for number, make in zip(task.numbers, task.makers, strict=True):
             self._slots.append(Slot(self._interface.prepare(make()), number, task.is_restart))
@@ -125,7 +126,7 @@ class _Worker:
         if type(command) is int:
             self._step(command, None, None)
         elif isinstance(command, list):
-            self._answers.put((self._serial, self._results(command)))
+            self._answers.put(self._results(command))
         elif isinstance(command, Rows):
             self._use(command)
         else:
@@ -147,10 +148,10 @@ class _Worker:
             actions = rows.actions(slice(first, first + len(self._slots)) if chosen is None else chosen)
         if chosen is None:
             infos, objects = self._step_some(self._slots, actions)
-            self._answers.put((self._serial, None, infos, objects) if infos or objects else self._serial)
+            self._answers.put((infos, objects) if infos or objects else None)
             return
         for number, action in zip(chosen, actions, strict=True):
-            self._answers.put((self._serial, number, *self._step_some([self._slots[number - first]], [action])))
+            self._done.put((self._serial, number, *self._step_some([self._slots[number - first]], [action])))
 
     def _step_some(self, slots: list[Slot], actions: Iterable[Any]) -> tuple[Any, Any]:
         """Steps environments and writes their rows. Returns what has no rows: infos and objects, or None and None."""
@@ -171,17 +172,19 @@ class _Worker:
             slot.env.close()
 
 
-def serve(task: Task, commands: Receiver[Any], answers: Queue[Any]) -> None:
+def serve(task: Task, commands: Receiver[Any], answers: Sender[Any], done: Queue[Any]) -> None:
     """Main function of a worker. It ends when the main process closes the commands, or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the main process
     threading.Thread(target=end_with_parent, daemon=True).start()
     with contextlib.ExitStack() as stack:
         try:
-            worker = _Worker(task, answers)
+            worker = _Worker(task, answers, done)
             stack.callback(worker.close)
             for command in commands:
                 worker.execute(command)
         except PeerDied:
             pass
         except Exception as error:
-            answers.put((task.serial, Over.because_of(error)))
+            failure = Over.because_of(error)
+            answers.put(failure)
+            done.put((task.serial, failure, None, None))

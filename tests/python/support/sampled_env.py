@@ -39,6 +39,7 @@ OBSERVATIONS: dict[str, Any] = {
     "binary": spaces.MultiBinary((2, 3)),
     "multi_discrete": spaces.MultiDiscrete([3, 4]),
     "dict": spaces.Dict({"b": BOX, "a": spaces.Dict({"x": spaces.Discrete(3), "y": spaces.MultiBinary(2)})}),
+    "dict_of_arrays": spaces.Dict({"x": BOX, "n": spaces.Discrete(3)}),
     "tuple": spaces.Tuple((BOX, spaces.Tuple((spaces.Discrete(3),)), spaces.Dict({"z": BOX}))),
     "text": spaces.Text(5),
     "sequence": spaces.Sequence(spaces.Discrete(4)),
