@@ -196,13 +196,19 @@ struct ReplaySequences {
   std::uint64_t stride = 1;        ///< Distance between the rows of a sequence.
   bool pad = true;                 ///< Allows shorter sequences. mask() marks the rows.
   unsigned threads = 1;            ///< Maximum number of threads that copy.
-  std::string sampler{};           ///< Name of the sampler that chooses first rows. Empty: all equally likely.
-  bool replace = true;             ///< Allows several sequences to begin with the same row.
+  std::string sampler{};           ///< Name of the sampler that chooses rows. Empty: all equally likely.
+  bool replace = true;             ///< Allows several sequences with the same chosen row.
   std::optional<double> beta{};    ///< Replaces the sampler's beta.
-  bool weights_of_buffer = false;  ///< See ReplayDraw. Rows of a sequence have the weight of the first one.
-  /// See ReplayDraw. A destination must hold the leaf's values of n x length rows.
+  bool weights_of_buffer = false;  ///< See ReplayDraw. Rows of a sequence have the weight of the chosen one.
+  /// See ReplayDraw. A destination must hold the leaf's values of n x (burn_in + length) rows.
   std::map<std::string, std::span<std::byte>> out{};
   bool in_arena = false;  ///< See ReplayDraw.
+  /// Rows before the chosen row, in addition to `length`, that a recurrent network reads first. Those before the start
+  /// of the episode are not there. The chosen row is at this position of its sequence.
+  std::uint64_t burn_in = 0;
+  /// Samples whole episodes of at most `length` rows that have ended, all with the same probability, and none twice
+  /// without `replace`. Needs the default `stride`, `sampler` and `burn_in`.
+  bool episodes = false;
 };
 
 /// Marks for the rows of one call, in addition to their leaves. Each span has one entry per row, or is empty.

@@ -34,7 +34,7 @@ class ReplayBatch {
  public:
   /// Returns the number of rows, or of sequences.
   std::size_t size() const noexcept;
-  /// Returns the number of rows of each sequence; 0 for single rows.
+  /// Returns the number of rows of each sequence, including its burn-in; 0 for single rows.
   std::size_t length() const noexcept;
   /// Returns the indices for update_priorities(), one per row. Sequences have size() x length(), one sequence after
   /// another.
@@ -58,8 +58,11 @@ class ReplayBatch {
   /// Returns the index of the row that achieved each row's desired goal; -1 for rows with their own goal. Empty without
   /// ReplayDraw::hindsight.
   Held<std::span<const std::int64_t>> goal_index() const noexcept;
-  /// Returns true for each position of a sequence that has a row; the first always has. Empty for single rows.
+  /// Returns true for each position of a sequence that has a row; the chosen row always has. Empty for single rows.
   Held<std::span<const bool>> mask() const noexcept;
+  /// Returns the position of the first row of a sequence, such as that with the state of a recurrent network. It is 0
+  /// unless ReplaySequences::burn_in begins before the episode, and for single rows.
+  std::size_t first_row(std::size_t sequence) const noexcept;
 
   /// Returns the paths of the leaves, including those of successors.
   const std::vector<std::string>& paths() const& noexcept;

@@ -125,8 +125,8 @@ std::optional<replay::Hindsight> hindsight_of(const Replay& self, const std::opt
       self.buffer->spec(), {static_cast<replay::GoalStrategy>(strategy), k, key_of(achieved), key_of(desired)}));
 }
 
-// Rows of a sequence, the distance from one to the next, and whether it may have fewer rows.
-using SequenceTerms = std::tuple<std::size_t, std::size_t, bool>;
+// Rows of a sequence with its burn-in, the distance from one to the next, the number of a Partial, and the burn-in.
+using SequenceTerms = std::tuple<std::size_t, std::size_t, std::uint8_t, std::size_t>;
 
 // `table` -1: a sequence may begin with any row.
 std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::size_t n, std::int64_t table,
@@ -141,7 +141,11 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
   if (!terms.any_first) terms.table = checked_table(*self, static_cast<std::size_t>(table));
   terms.beta = beta.is_none() ? self->buffer->spec().samplers[terms.table].second.beta : beta.cast<double>();
   terms.hindsight = hindsight_of(*self, hindsight);
-  if (sequence) std::tie(terms.length, terms.stride, terms.may_be_partial) = *sequence;
+  if (sequence) {
+    std::uint8_t partial = 0;
+    std::tie(terms.length, terms.stride, partial, terms.burn_in) = *sequence;
+    terms.partial = static_cast<replay::Partial>(partial);
+  }
   const Outputs outputs(out);
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, terms.all_rows()));
 }

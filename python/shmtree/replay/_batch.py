@@ -160,11 +160,11 @@ class TensorBatch:
         return tensor.to(**self._where)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not isinstance(array := getattr(self._batch, name), np.ndarray):
+        if name.startswith("_") or not isinstance(value := getattr(self._batch, name), np.ndarray | dict):
             raise AttributeError(f"batches on a device have no attribute {name!r}")
-        tensor = self._moved(array)
-        setattr(self, name, tensor)
-        return tensor
+        moved = map_nest("", value, lambda _, leaf: self._moved(leaf))
+        setattr(self, name, moved)
+        return moved
 
     def __len__(self) -> int:
         """Number of rows, n."""
@@ -176,9 +176,14 @@ class TensorBatch:
 
 @made_by("ReplayBuffer.sample_sequences()")
 class SequenceBatch(Batch):
-    """n sampled sequences: every array has the shape (n, length, ...), with zeros where `mask` is false."""
+    """n sampled sequences: every array has the shape (n, length, ...), with zeros where `mask` is false.
 
-    __slots__ = ()
+    The length includes the rows of the burn-in.
+    """
+
+    __slots__ = ("_stored_state",)
+
+    _stored_state: dict[str, Any]
 
     def __repr__(self) -> str:
         count, length = self.index.shape
@@ -186,6 +191,18 @@ class SequenceBatch(Batch):
 
     @property
     def mask(self) -> Array:
-        """bool (n, length): True where there is a row. Each sequence has at least the first one."""
+        """bool (n, length): True where there is a row. Each sequence has at least the one that was chosen."""
         mask: Array = self._sampled.mask()
         return mask
+
+    @property
+    def stored_state(self) -> dict[str, Any]:
+        """Values of the first row of each sequence, (n, ...) each, by the keys that were passed as `stored_state`.
+
+        Raises:
+            AttributeError: The batch was sampled without `stored_state`.
+        """
+        try:
+            return self._stored_state
+        except AttributeError:
+            raise AttributeError("the batch has no stored_state: it was sampled without stored_state=") from None

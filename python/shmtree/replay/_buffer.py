@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from .. import _core
 from .._codec.whole_files import AnyPath
 from .._ipc.arena import Arena
-from .._ipc.arguments import core_of
+from .._ipc.arguments import core_of, one_of
 from .._process import handles, names
 from .._process.names import REPLAY, open_name
 from ..errors import ChannelClosed
@@ -319,6 +319,8 @@ class ReplayBuffer:
         n: int,
         length: int,
         *,
+        burn_in: int = 0,
+        stored_state: str | Iterable[str] = (),
         stride: int = 1,
         partial: Literal["pad", "refuse"] = "pad",
         sampler: str | None = None,
@@ -331,26 +333,72 @@ class ReplayBuffer:
     ) -> SequenceBatch:
         """Samples n sequences: a row and those after it in its episode, `length` in all.
 
-        Blocks like `sample`, and raises the same errors. Arrays of the batch have the shape (n, length, ...).
+        Blocks like `sample`, and raises the same errors. Arrays of the batch have the shape (n, burn_in + length, ...).
 
         Args:
             n: Number of sequences.
-            length: Number of rows in a sequence.
+            length: Number of rows in a sequence, without the burn-in.
+            burn_in: Number of rows before the chosen row, from which a recurrent network computes its state (R2D2). The
+                chosen row is at position `burn_in`, and `SequenceBatch.mask` is false before the start of its episode,
+                and for earlier rows that were overwritten.
+            stored_state: Keys of rows with the state that the network had before the row. `SequenceBatch.stored_state`
+                has their values for the first row of each sequence, which is the first one of its burn-in.
             stride: Distance between two rows of a sequence: 2 takes every other row.
             partial: "pad": sequences are shorter, and padded with zeros, where the episode ends or its rows are not
-                there yet. "refuse": samples only complete sequences.
-            sampler: Name of the sampler of the first rows; None samples all rows with equal probability.
-            replace: True if several sequences may begin with the same row.
-            out: See `sample`; the shape is (n, length, ...).
-            threads, beta, weights: See `sample`; all rows of a sequence have the weight of the first one.
+                there yet. "refuse": samples only sequences of `length` rows; their burn-in may be shorter.
+            sampler: Name of the sampler that chooses rows; None chooses all rows with equal probability.
+            replace: True if several sequences may have the same chosen row.
+            out: See `sample`; the shape is (n, burn_in + length, ...).
+            threads, beta, weights: See `sample`; all rows of a sequence have the weight of the chosen one.
             timeout: Seconds to wait; None waits indefinitely.
 
         Raises:
             ValueError: The buffer does not know where episodes end: its rows have no key ``terminated``, ``truncated``
-                or ``done``, and it was not made with ``Episodes(done=None)``.
+                or ``done``, and it was not made with ``Episodes(done=None)``. Also if rows lack a key of
+                `stored_state`.
+
+        Example::
+
+            batch = buffer.sample_sequences(64, 80, burn_in=40, stored_state="hidden", sampler="per")
+            buffer.update_priorities(batch.index[:, 40], priorities)
         """
+        one_of("partial", partial, "pad", "refuse")
         terms = (replace, out, threads, beta, weights, timeout)
-        return _sampling.sample_sequences(self, n, length, stride, partial, sampler, terms)
+        batch = _sampling.sample_sequences(self, n, length, stride, partial, burn_in, sampler, terms)
+        if stored_state:
+            _sampling.set_stored_state(batch, stored_state)
+        return batch
+
+    def sample_episodes(
+        self,
+        n: int,
+        length: int,
+        *,
+        replace: bool = True,
+        out: Any = None,
+        threads: int = 1,
+        timeout: float | None = None,
+    ) -> SequenceBatch:
+        """Samples n whole episodes, which have ended, all with the same probability.
+
+        Blocks until there is such an episode, and raises the errors of `sample_sequences`. It looks at every chunk of
+        the buffer, so it takes longer for a buffer with more rows.
+
+        Args:
+            n: Number of episodes.
+            length: Maximum number of rows of an episode. Longer episodes, and those whose first rows were overwritten,
+                are not sampled. Arrays of the batch have the shape (n, length, ...), with zeros where
+                `SequenceBatch.mask` is false.
+            replace: True if an episode may be sampled several times.
+            out, threads: See `sample_sequences`.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            ValueError: With ``replace=False``: `n` is more than the number of such episodes.
+            queue.Empty: There was no such episode for `timeout` seconds.
+        """
+        terms = (replace, out, threads, None, "batch", timeout)
+        return _sampling.sample_sequences(self, n, length, 1, "whole", 0, None, terms)
 
     def stats(self) -> ReplayStats:
         """Returns numbers of the buffer, over all processes unless stated otherwise.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from .. import _core
 from .._ipc.arguments import one_of
 from . import _endless_waits, _hindsight, _memory, _rows
 from ._batch import Batch, SequenceBatch
-from ._numbers import not_negative, positive
+from ._numbers import not_negative, positive, whole
+from ._rows import map_nest
 
 if TYPE_CHECKING:
     from ._buffer import ReplayBuffer
@@ -18,6 +22,7 @@ _B = TypeVar("_B", bound=Batch)
 # Limits of one call. For a batch, the core checks the machine's memory as well.
 _MAX_SAMPLED, _MAX_THREADS, _MAX_STRIDE = 1 << 31, 1024, 1 << 32
 
+_PARTIAL = ("pad", "refuse", "whole")  # in the order of the core's numbers: src/replay/sampling/sequence_sampler.h
 
 #: Arguments that `ReplayBuffer.sample` and `sample_sequences` have in common: replace, out, threads, beta, weights and
 #: timeout.
@@ -37,14 +42,33 @@ def sample(
 
 
 def sample_sequences(
-    buffer: ReplayBuffer, n: int, length: int, stride: int, partial: str, sampler: str | None, terms: Terms
+    buffer: ReplayBuffer,
+    n: int,
+    length: int,
+    stride: int,
+    partial: str,
+    burn_in: int,
+    sampler: str | None,
+    terms: Terms,
 ) -> SequenceBatch:
-    """Implements `ReplayBuffer.sample_sequences`."""
-    front = positive("n", n, _MAX_SAMPLED), positive("length", length, _MAX_SAMPLED)
-    may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
-    sequence = front[1], positive("stride", stride, _MAX_STRIDE), may_be_partial
+    """Implements `ReplayBuffer.sample_sequences` and, with the partial "whole", `ReplayBuffer.sample_episodes`."""
+    before = whole("burn_in", burn_in, 0, _MAX_SAMPLED)
+    rows = before + positive("length", length, _MAX_SAMPLED)
+    sequence = rows, positive("stride", stride, _MAX_STRIDE), _PARTIAL.index(partial), before
     table = -1 if sampler is None else buffer._spec.table(sampler)
-    return _draw(SequenceBatch, buffer, front, table, terms, None, sequence)
+    return _draw(SequenceBatch, buffer, (positive("n", n, _MAX_SAMPLED), rows), table, terms, None, sequence)
+
+
+def set_stored_state(batch: SequenceBatch, keys: str | Iterable[str]) -> None:
+    """Sets `SequenceBatch.stored_state`."""
+    first = np.arange(len(batch)), batch.mask.argmax(axis=1)
+    state = {}
+    for key in (keys,) if isinstance(keys, str) else keys:
+        if not isinstance(batch.data, dict) or key not in batch.data:
+            there = list(batch.data) if isinstance(batch.data, dict) else "no keys"
+            raise ValueError(f"stored_state has {key!r}, but rows of the buffer have {there}")
+        state[key] = map_nest("", batch.data[key], lambda _, leaf: leaf[first])
+    batch._stored_state = state
 
 
 def _draw(

@@ -113,6 +113,11 @@ Held<std::span<const bool>> ReplayBatch::mask() const noexcept {
   if (state_ == nullptr) return {};
   return {state_->batch.mask(), state_};
 }
+std::size_t ReplayBatch::first_row(std::size_t sequence) const noexcept {
+  if (sequence >= size() || length() == 0) return 0;
+  const std::span<const bool> rows = state_->batch.mask().subspan(sequence * length(), length());
+  return static_cast<std::size_t>(std::ranges::find(rows, true) - rows.begin());
+}
 const std::vector<std::string>& ReplayBatch::paths() const& noexcept {
   return state_ == nullptr ? platform::never_destroyed<std::vector<std::string>>() : state_->core->paths.outputs;
 }

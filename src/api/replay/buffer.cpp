@@ -209,11 +209,17 @@ Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t le
   return with_core(state_.get(), api::kReplayBuffer, timeout, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      if (length == 0) return Error{Code::kInvalid, "length is 0 rows; a sequence has at least 1 row"};
+                     if (how.episodes && (how.stride != 1 || !how.sampler.empty() || how.burn_in != 0)) {
+                       return Error{Code::kInvalid, "episodes needs stride 1, no sampler and no burn_in"};
+                     }
                      auto terms = api::terms_of(*core, n, how);
                      if (!terms) return std::move(terms).error();
-                     terms->length = length;
+                     if (std::max<std::uint64_t>(length, how.burn_in) > replay::Batch::kMaxRows) return out_of_memory();
+                     terms->length = how.burn_in + length;
                      terms->stride = how.stride;
-                     terms->may_be_partial = how.pad;
+                     terms->partial = how.pad ? replay::Partial::kPad : replay::Partial::kRefuse;
+                     if (how.episodes) terms->partial = replay::Partial::kWhole;
+                     terms->burn_in = how.burn_in;
                      terms->any_first = how.sampler.empty();
                      return api::sample(core, *terms, {how.out, how.in_arena}, wait);
                    });

@@ -13,7 +13,6 @@
 #include "platform/machine.h"
 #include "replay/rate_limiter/rate_limiter.h"
 #include "replay/sampling/sampler.h"
-#include "replay/sampling/sequence_sampler.h"
 
 namespace shmtree::replay {
 
@@ -219,12 +218,11 @@ Status Batch::sample_sequences(std::span<std::byte* const> destinations, const W
     if (!sampler) return std::move(sampler).error();
     return sample_sequences_of(**sampler, destinations, wait);
   }
-  if (terms_.distinct) {
+  if (terms_.distinct && terms_.partial != Partial::kWhole) {
     const SamplerPtr any = make_uniform_sampler(buffer_->tables(), terms_.table, buffer_->new_seed());
     return sample_sequences_of(*any, destinations, wait);
   }
-  const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
-  SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  SequenceSampler sequences(buffer_->store(), terms_.sequences(), buffer_->new_seed());
   Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
     return sequences.sample(buffer_->gather(), indices(), mask(), destinations, terms_.threads);
   });
@@ -234,8 +232,7 @@ Status Batch::sample_sequences(std::span<std::byte* const> destinations, const W
 
 // Copies the weights of the first rows to all rows of their sequences.
 Status Batch::sample_sequences_of(Sampler& sampler, std::span<std::byte* const> destinations, const WaitContext& wait) {
-  const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
-  SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  SequenceSampler sequences(buffer_->store(), terms_.sequences(), buffer_->new_seed());
   std::vector<std::uint64_t> firsts(terms_.rows);
   std::vector<float> weights(terms_.rows);
   const Sample chosen{firsts, weights};

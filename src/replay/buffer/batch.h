@@ -13,6 +13,7 @@
 
 #include "platform/fork.h"
 #include "replay/buffer/hindsight.h"
+#include "replay/sampling/sequence_sampler.h"
 
 namespace shmtree::replay {
 
@@ -52,13 +53,15 @@ struct SampleTerms {
   bool of_buffer = false;                // importances are relative to all rows, not to those of the batch
   std::optional<Hindsight> hindsight{};  // of single rows
   // Options of a sample of sequences. `rows` is then the number of sequences.
-  std::size_t length = 0;      // rows of a sequence; 0: single rows
-  std::size_t stride = 1;      // distance from one row to the next
-  bool may_be_partial = true;  // accepts sequences with fewer rows
-  bool any_first = true;       // first rows are chosen uniformly, not by the table
+  std::size_t length = 0;  // rows of a sequence, with the burn-in; 0: single rows
+  std::size_t stride = 1;  // distance from one row to the next
+  bool any_first = true;   // the chosen rows are uniform, not by the table
+  Partial partial = Partial::kPad;
+  std::size_t burn_in = 0;  // rows before the chosen one
 
   // Returns true if the table chooses the rows. The batch then has weights.
   bool by_table() const noexcept { return length == 0 || !any_first; }
+  SequenceOptions sequences() const noexcept { return {length, stride, partial, burn_in, distinct}; }
   std::size_t all_rows() const noexcept { return length == 0 ? rows : rows * length; }
 };
 

@@ -44,6 +44,7 @@ class Goals {
       chain_.each_run_before(row, [&](Position first, std::uint32_t rows) {
         runs_.push_back({first, rows});
         earliest = first.ticket;
+        return true;
       });
     }
     if (runs_.empty()) return {};

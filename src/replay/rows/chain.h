@@ -108,7 +108,7 @@ class Chain {
   }
 
   // Calls visit(position, count) for each run of adjacent rows before `at` in its episode, the latest run first. Stops
-  // where earlier rows have left the window.
+  // where earlier rows have left the window, or when visit returns false.
   template <class Visit>
   void each_run_before(Position at, Visit visit) const noexcept {
     for (std::uint32_t end = at.slot;;) {
@@ -116,7 +116,7 @@ class Chain {
       const std::uint64_t before =
           (platform::load_relaxed(info.ends) | platform::load_relaxed(info.finals)) & bits_below(end);
       const auto begin = static_cast<std::uint32_t>(64 - std::countl_zero(before));
-      if (begin < end) visit(Position{at.ticket, begin}, end - begin);
+      if (begin < end && !visit(Position{at.ticket, begin}, end - begin)) return;
       const std::uint64_t previous = platform::load_relaxed(info.previous);
       end = before == 0 && previous < at.ticket && store_.is_in_window(previous) ? written(previous) : 0;
       if (end == 0) return;
@@ -138,6 +138,38 @@ class Chain {
       return count < out.size();
     });
     return count;
+  }
+
+  // Writes to the end of `out` the indices of every `stride`-th row before `at` in its episode, the latest one last.
+  // Stops where earlier rows have left the window, or when `out` is full. Returns the number written.
+  std::size_t follow_back(Position at, std::uint64_t stride, std::span<std::uint64_t> out) const noexcept {
+    SHMTREE_DCHECK(stride != 0);
+    std::size_t count = 0;
+    std::uint64_t skipped = stride - 1;
+    each_run_before(at, [&](Position first, std::uint32_t rows) {
+      for (; skipped < rows && count < out.size(); skipped += stride) {
+        out[out.size() - ++count] = store_.shape().index_of(first.ticket, first.slot + rows - 1 - skipped);
+      }
+      skipped -= std::min<std::uint64_t>(rows, skipped);
+      return count < out.size();
+    });
+    return count;
+  }
+
+  // Returns the position of the first row of the episode of `at`; none if it has left the window.
+  Position begin_of(Position at) const noexcept {
+    each_run_before(at, [&](Position first, std::uint32_t) { return at = first, true; });
+    Position before = at;
+    return step_back(before) == Before::kBegin ? at : Position{};
+  }
+  // Calls visit(position) for the last row of each episode in the chunk, if the row is ready.
+  template <class Visit>
+  void each_end(std::uint64_t ticket, Visit visit) const noexcept {
+    const ChunkInfo& info = store_.info(ticket);
+    const Progress now = progress(ticket);
+    const std::uint64_t ready = bits_below(std::min(now.ready, now.rows));
+    std::uint64_t ends = platform::load_relaxed(info.ends) & ~platform::load_relaxed(info.finals) & ready;
+    for (; ends != 0; ends &= ends - 1) visit(Position{ticket, static_cast<std::uint32_t>(std::countr_zero(ends))});
   }
 
   bool is_final(Position at) const noexcept {

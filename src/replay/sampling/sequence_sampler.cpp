@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
-#include <vector>
-
-#include "replay/rows/chain.h"
-#include "replay/sampling/random.h"
 
 namespace shmtree::replay {
 
@@ -19,23 +16,57 @@ constexpr std::uint64_t kMaxStride = std::uint64_t{1} << 32;
 }  // namespace
 
 Error SequenceSampler::too_short() const {
+  if (options_.partial == Partial::kWhole) {
+    return Error{.code = Code::kEmpty,
+                 .message = "no whole episode of at most " + std::to_string(options_.length) + " rows"};
+  }
   return Error{.code = Code::kEmpty,
-               .message = "no sequence of " + std::to_string(options_.length) + " rows: in " +
+               .message = "no sequence of " + std::to_string(options_.length - options_.burn_in) + " rows: in " +
                           std::to_string(kMaxTries) +
                           " tries, every sampled row was too close to the end of its episode"};
 }
 
-// Writes the sequence that begins with the row `first`. Returns false if it is too short.
+// Writes the sequence of the row `first`. Returns false if it is too short.
 bool SequenceSampler::follow(std::uint64_t first, std::span<std::uint64_t> indices,
                              std::span<bool> mask) const noexcept {
   const Shape& shape = store_->shape();
   const Position at{shape.ticket_of(first), static_cast<std::uint32_t>(shape.slot_of(first))};
-  const std::size_t rows = Chain(*store_).follow(at, options_.stride, indices);
-  if (rows == 0 || (rows < indices.size() && options_.partial == Partial::kRefuse)) return false;
-  std::fill(indices.begin() + static_cast<std::ptrdiff_t>(rows), indices.end(), 0);
-  std::fill(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(rows), true);
-  std::fill(mask.begin() + static_cast<std::ptrdiff_t>(rows), mask.end(), false);
+  const Chain chain(*store_);
+  const std::span before = indices.first(options_.burn_in), after = indices.subspan(options_.burn_in);
+  const std::size_t rows = chain.follow(at, options_.stride, after);
+  if (rows == 0 || (rows < after.size() && options_.partial == Partial::kRefuse)) return false;
+  const std::size_t earlier = before.empty() ? 0 : chain.follow_back(at, options_.stride, before);
+  std::ranges::fill(before.first(before.size() - earlier), 0);
+  std::ranges::fill(after.subspan(rows), 0);
+  std::ranges::transform(indices, mask.begin(), [](std::uint64_t index) { return index != 0; });
   return true;
+}
+
+// Finds the last rows of all episodes.
+void SequenceSampler::find_ends() {
+  ends_.clear();
+  const Window window = store_->window();
+  for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
+    Chain(*store_).each_end(ticket, [&](Position at) { ends_.push_back(at); });
+  }
+}
+
+// Samples one of the episodes in `ends_`. Removes it if it is not whole or too long, and after it was sampled if the
+// episodes have to be distinct.
+Status SequenceSampler::sample_whole(std::span<std::uint64_t> indices, std::span<bool> mask) {
+  const Shape& shape = store_->shape();
+  while (!ends_.empty()) {
+    Position& chosen = ends_[random_.below(ends_.size())];
+    const Position end = chosen, begin = Chain(*store_).begin_of(end);
+    const bool is_there = begin.ticket != 0 && follow(shape.index_of(begin.ticket, begin.slot), indices, mask);
+    const bool is_whole = is_there && *std::ranges::max_element(indices) == shape.index_of(end.ticket, end.slot);
+    if (!is_whole || options_.distinct) {
+      chosen = ends_.back();
+      ends_.pop_back();
+    }
+    if (is_whole) return success();
+  }
+  return too_short();
 }
 
 // Chooses random rows of the window, and prefetches the state of their chunks.
@@ -50,6 +81,7 @@ void SequenceSampler::choose(std::span<std::uint64_t> first) noexcept {
 }
 
 Status SequenceSampler::sample_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) {
+  if (options_.partial == Partial::kWhole) return sample_whole(indices, mask);
   const Shape& shape = store_->shape();
   for (int tries = 0; tries < kMaxTries; ++tries, first = 0) {
     const bool is_there = first != 0 && store_->has_row(shape.ticket_of(first), shape.slot_of(first));
@@ -63,26 +95,52 @@ Status SequenceSampler::sample_one(std::uint64_t first, std::span<std::uint64_t>
 Status SequenceSampler::check(std::size_t indices, std::size_t mask) const {
   const std::uint64_t length = options_.length;
   const bool is_stride = options_.stride != 0 && options_.stride <= kMaxStride;
-  if (length != 0 && is_stride && indices == mask && indices % length == 0) return success();
+  const bool is_length = options_.burn_in < length && (options_.burn_in == 0 || options_.partial != Partial::kWhole);
+  if (is_length && is_stride && indices == mask && indices % length == 0) return success();
   return Error{.code = Code::kInvalid,
                .message = "cannot write sequences of " + std::to_string(length) + " rows with stride " +
-                          std::to_string(options_.stride) + " to " + std::to_string(indices) + " indices"};
+                          std::to_string(options_.stride) + " and a burn-in of " + std::to_string(options_.burn_in) +
+                          " to " + std::to_string(indices) + " indices"};
 }
 
 Status SequenceSampler::sample(std::span<std::uint64_t> indices, std::span<bool> mask) try {
   Status fits = check(indices.size(), mask.size());
   if (!fits) return fits;
   const std::uint64_t length = options_.length;
+  if (options_.partial == Partial::kWhole) find_ends();
   std::array<std::uint64_t, kAtOnce> first;
   for (std::size_t at = 0; at < indices.size(); at += length) {
     const std::size_t turn = at / length % kAtOnce;
     if (turn == 0) choose(std::span(first).first(std::min(kAtOnce, (indices.size() - at) / length)));
     Status sampled = sample_one(first[turn], indices.subspan(at, length), mask.subspan(at, length));
+    if (!sampled && options_.distinct && at != 0) {
+      return Error{.code = Code::kInvalid,
+                   .message = "cannot sample " + std::to_string(indices.size() / length) +
+                              " different episodes of at " + "most " + std::to_string(length) +
+                              " rows: there are only " + std::to_string(at / length)};
+    }
     if (!sampled) return sampled;
   }
   return success();
 } catch (const std::bad_alloc&) {
   return out_of_memory();
+}
+
+// Returns true if the sequence at `at` lost one of its rows before it was copied. Of the burn-in, such rows count as
+// not there.
+bool SequenceSampler::drop_lost(const Gather& gather, std::size_t at, std::span<std::uint64_t> indices,
+                                std::span<bool> mask, std::span<const bool> gone,
+                                std::span<std::byte* const> out) const noexcept {
+  for (std::size_t row = at + options_.burn_in; row < at + options_.length; ++row) {
+    if (mask[row] && gone[row]) return true;
+  }
+  for (std::size_t row = at; row < at + options_.burn_in; ++row) {
+    if (!mask[row] || !gone[row]) continue;
+    mask[row] = false;
+    indices[row] = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) std::memset(out[i] + row * gather.bytes(i), 0, gather.bytes(i));
+  }
+  return false;
 }
 
 Status SequenceSampler::sample(const Gather& gather, std::span<std::uint64_t> indices, std::span<bool> mask,
@@ -95,14 +153,8 @@ Status SequenceSampler::sample(const Gather& gather, std::span<std::uint64_t> in
   const std::size_t length = options_.length;
   std::vector<std::byte*> to(out.size());
   for (std::size_t at = 0; at < indices.size(); at += length) {
-    const auto is_lost = [&] {
-      for (std::size_t row = at; row < at + length; ++row) {
-        if (mask[row] && gone[row]) return true;
-      }
-      return false;
-    };
     for (std::size_t i = 0; i < out.size(); ++i) to[i] = out[i] + at * gather.bytes(i);
-    while (is_lost()) {
+    while (drop_lost(gather, at, indices, mask, {gone.get(), indices.size()}, out)) {
       sampled = sample_one(indices.subspan(at, length), mask.subspan(at, length));
       if (!sampled) return sampled;
       auto again = gather.read(indices.subspan(at, length), to, {gone.get() + at, length});
@@ -143,8 +195,8 @@ Status SequenceSampler::sample(Sampler& sampler, const Sample& firsts, bool dist
     if (are_all) {
       auto lost = or_out_of_memory([&] { return gather.read(indices, out, gone, threads); });
       if (!lost) sampled = std::move(lost).error();
-      for (std::size_t row = 0; lost && row < indices.size(); ++row) {
-        if (mask[row] && gone[row]) marked[row / length] = true, are_all = false;
+      for (std::size_t i = 0; lost && i < sequences; ++i) {
+        if (drop_lost(gather, i * length, indices, mask, gone, out)) marked[i] = true, are_all = false;
       }
       if (lost && are_all) return success();
     }

@@ -311,6 +311,19 @@ TEST_CASE("sequences are consecutive rows of one episode") {
   const ReplayBatch whole = buffer.sample_sequences(10, 10, 10s, {.pad = false}).value();
   CHECK(std::ranges::all_of(whole.mask(), [](bool there) { return there; }));
   CHECK(buffer.sample_sequences(1, 0, 0s).code() == Code::kInvalid);
+  const ReplayBatch recurrent = buffer.sample_sequences(50, 3, 10s, {.burn_in = 2}).value();
+  CHECK(recurrent.length() == 5);
+  for (std::size_t i = 0; i < 50; ++i) {
+    const std::size_t first = recurrent.first_row(i);
+    CHECK(first <= 2);
+    CHECK(recurrent.mask()[5 * i + first]);
+    CHECK((first == 0 || !recurrent.mask()[5 * i + first - 1]));
+  }
+  CHECK(recurrent.first_row(50) == 0);
+  const ReplayBatch episodes = buffer.sample_sequences(2, 100, 10s, {.replace = false, .episodes = true}).value();
+  CHECK(episodes.first_row(1) == 0);
+  CHECK(buffer.sample_sequences(1, 5, 0s, {.burn_in = 1, .episodes = true}).code() == Code::kInvalid);
+  CHECK(buffer.sample_sequences(1'000, 100, 0s, {.replace = false, .episodes = true}).code() == Code::kInvalid);
   CHECK(buffer.sample(0, 0s).code() == Code::kInvalid);
 }
 

@@ -1,5 +1,6 @@
 // Compares all outputs of a batch with a model, lists of episodes, under random actions of several writers.
 #include <random>
+#include <set>
 
 #include "replay/sampling/sequence_sampler.h"
 #include "support/catch2.h"
@@ -61,29 +62,61 @@ class Trial {
       }
     }
     if (stacking_->size() != drawable) return false;
-    return store_->size() == there && check_rows(*store_).empty() && sequences_are_right(there);
+    return store_->size() == there && check_rows(*store_).empty() && sequences_are_right(there) &&
+           episodes_are_right(head);
   }
 
   bool sequences_are_right(std::uint64_t there) {
-    const std::size_t length = 1 + below(12), stride = 1 + below(3), count = 10;
+    const std::size_t burn_in = below(2) * below(12), length = burn_in + 1 + below(12), stride = 1 + below(3),
+                      count = 10;
+    const std::uint64_t head = store_->window().head;
     const auto mask = std::make_unique<bool[]>(count * length);
     std::vector<std::uint64_t> indices(count * length);
-    replay::SequenceSampler sequences(store_, {.length = length, .stride = stride}, random_());
+    replay::SequenceSampler sequences(store_, {.length = length, .stride = stride, .burn_in = burn_in}, random_());
     const Status sampled = sequences.sample(indices, {mask.get(), count * length});
     if (there == 0) return sampled.code() == Code::kEmpty;
     for (std::size_t at = 0; at < count * length; at += length) {
       std::vector<std::uint64_t> expected;
       for (const ModelWriter& model : models_) {
-        const auto found = model.rows().find(indices[at]);
-        if (found != model.rows().end()) expected = model.sequence(found->second, length, stride);
+        const auto found = model.rows().find(indices[at + burn_in]);
+        if (found == model.rows().end()) continue;
+        expected = model.before(found->second, burn_in, stride, store_->shape(), head);
+        std::ranges::copy(model.sequence(found->second, length - burn_in, stride), std::back_inserter(expected));
       }
-      if (expected.empty()) return false;
+      if (expected.size() <= burn_in) return false;
+      expected.resize(length);
       for (std::size_t row = 0; row < length; ++row) {
-        if (mask[at + row] != (row < expected.size())) return false;
-        if (indices[at + row] != (row < expected.size() ? expected[row] : 0)) return false;
+        if (mask[at + row] != (expected[row] != 0) || indices[at + row] != expected[row]) return false;
       }
     }
     return true;
+  }
+
+  // Samples each whole episode once.
+  bool episodes_are_right(std::uint64_t head) {
+    const std::size_t length = 1 + below(20);
+    std::set<std::vector<std::uint64_t>> whole, sampled;
+    for (const ModelWriter& model : models_) {
+      for (const ModelEpisode& episode : model.episodes()) {
+        const bool is_there = episode.over && store_->shape().ticket_of(episode.indices.front()) >= head;
+        if (is_there && episode.indices.size() <= length) whole.insert(episode.indices);
+      }
+    }
+    const std::size_t rows = std::max<std::size_t>(whole.size(), 1) * length;
+    std::vector<std::uint64_t> indices(rows);
+    const auto mask = std::make_unique<bool[]>(rows);
+    const replay::SequenceOptions options{.length = length, .partial = replay::Partial::kWhole, .distinct = true};
+    const Status status = replay::SequenceSampler(store_, options, random_()).sample(indices, {mask.get(), rows});
+    if (whole.empty()) return status.code() == Code::kEmpty;
+    if (!status) return false;
+    for (std::size_t at = 0; at < rows; at += length) {
+      const auto count = std::count(&mask[at], &mask[at] + length, true);
+      const auto begin = indices.begin() + static_cast<std::ptrdiff_t>(at);
+      if (std::any_of(begin + count, begin + static_cast<std::ptrdiff_t>(length), [](auto i) { return i != 0; }))
+        return false;
+      sampled.emplace(begin, begin + count);
+    }
+    return sampled == whole;
   }
 
  private:

@@ -78,6 +78,60 @@ TEST_CASE("Refusing partial sequences samples all full ones uniformly") {
   for (const auto& [number, times] : first) CHECK((100 < times && times < 240));  // 167 are expected
 }
 
+// guarantee: replay-sequences
+TEST_CASE("A burn-in omits rows that lack frames of their stack") {
+  const auto store = new_store({.capacity = 32, .rows_per_chunk = 4});
+  Writer writer(store, 1);
+  for (std::uint64_t i = 1; i <= 100; ++i) add(writer, i).value();
+  const replay::Output number{.leaf = 0}, stack{.kind = replay::OutputKind::kStack, .leaf = 0, .frames = 8};
+  const auto gather = replay::Gather::create(store, {.outputs = {number, stack}}).value();
+  // The first seven rows of the window lack frames, and each burn-in reaches them.
+  SequenceSampler sequences(store, {.length = 41, .burn_in = 40}, 3);
+  std::vector<std::uint64_t> indices(41 * 50), numbers(indices.size()), stacks(8 * indices.size());
+  const auto mask = std::make_unique<bool[]>(indices.size());
+  const std::array<std::byte*, 2> out{reinterpret_cast<std::byte*>(numbers.data()),
+                                      reinterpret_cast<std::byte*>(stacks.data())};
+  REQUIRE(sequences.sample(gather, indices, {mask.get(), indices.size()}, out).ok());
+  const std::uint64_t first = 100 - store->size() + 1 + 7;
+  for (std::size_t at = 0; at < indices.size(); ++at) {
+    const std::uint64_t chosen = numbers[at / 41 * 41 + 40], number_here = chosen - (40 - at % 41);
+    const bool is_there = chosen >= first && number_here >= first && number_here <= chosen;
+    CHECK(mask[at] == is_there);
+    CHECK((indices[at] != 0) == is_there);
+    CHECK(numbers[at] == (is_there ? number_here : 0));
+    for (std::uint64_t frame = 0; frame < 8; ++frame) {
+      CHECK(stacks[8 * at + frame] == (is_there ? number_here - 7 + frame : 0));
+    }
+  }
+}
+
+TEST_CASE("Whole episodes are sampled uniformly or distinctly") {
+  const auto store = new_store({.capacity = 200, .rows_per_chunk = 8, .streams = 2});
+  Writer one(store, 1), other(store, 2);
+  for (std::uint64_t i = 1; i <= 30; ++i) add(one, i, {.done = i == 1 || i == 4 || i == 24}).value();  // 1, 3, 20 rows
+  for (std::uint64_t i = 101; i <= 110; ++i) add(other, i, {.done = i == 110}).value();                // 10 rows
+  const auto sample = [&](std::size_t n, std::uint64_t length, bool distinct) {
+    std::vector<std::uint64_t> indices(n * length);
+    const auto mask = std::make_unique<bool[]>(n * length);
+    SequenceSampler sequences(store, {.length = length, .partial = Partial::kWhole, .distinct = distinct}, 5);
+    std::map<std::uint64_t, std::size_t> rows;  // times that episodes of this many rows were sampled
+    Status sampled = sequences.sample(indices, {mask.get(), n * length});
+    for (std::size_t at = 0; at < n * length; at += length) {
+      ++rows[static_cast<std::uint64_t>(std::count(&mask[at], &mask[at] + length, true))];
+    }
+    return std::pair(std::move(sampled), rows);
+  };
+  const auto [status, rows] = sample(4'000, 20, false);
+  REQUIRE(status.ok());
+  CHECK(rows.size() == 4);
+  for (const std::uint64_t length : {1, 3, 10, 20}) CHECK((850 < rows.at(length) && rows.at(length) < 1'150));
+  CHECK(sample(4, 20, true).second == std::map<std::uint64_t, std::size_t>{{1, 1}, {3, 1}, {10, 1}, {20, 1}});
+  CHECK(sample(3, 10, true).second == std::map<std::uint64_t, std::size_t>{{1, 1}, {3, 1}, {10, 1}});
+  const Status refused = sample(4, 10, true).first;
+  CHECK(refused.code() == Code::kInvalid);
+  CHECK(refused.error().message.find("4 different episodes of at most 10 rows: there are only 3") != std::string::npos);
+}
+
 TEST_CASE("Invalid sequences and too short episodes are refused") {
   const auto store = new_store({.capacity = 200, .rows_per_chunk = 4});
   std::vector<std::uint64_t> indices(8);
@@ -88,6 +142,9 @@ TEST_CASE("Invalid sequences and too short episodes are refused") {
   CHECK(sample({.length = 0}).code() == Code::kInvalid);
   CHECK(sample({.length = 4, .stride = 0}).code() == Code::kInvalid);
   CHECK(sample({.length = 3}).code() == Code::kInvalid);
+  CHECK(sample({.length = 4, .burn_in = 4}).code() == Code::kInvalid);
+  CHECK(sample({.length = 4, .partial = Partial::kWhole, .burn_in = 1}).code() == Code::kInvalid);
+  CHECK(sample({.length = 4, .partial = Partial::kWhole}).code() == Code::kEmpty);
   CHECK(sample({.length = 4}).code() == Code::kEmpty);
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 30; ++i) add(writer, i, {.done = i % 3 == 2}).value();

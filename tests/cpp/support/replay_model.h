@@ -99,6 +99,17 @@ class ModelWriter {
     }
     return indices;
   }
+  // Returns the indices of the `count` rows before this row, in steps of `stride`, with 0 for those that are not there.
+  std::vector<std::uint64_t> before(const Where& where, std::size_t count, std::size_t stride,
+                                    const replay::Shape& shape, std::uint64_t head) const {
+    std::vector<std::uint64_t> indices(count);
+    for (std::size_t i = 1; i <= count && i * stride <= where.at; ++i) {
+      const std::uint64_t index = episodes_[where.episode].indices[where.at - i * stride];
+      if (shape.ticket_of(index) >= head) indices[count - i] = index;
+    }
+    return indices;
+  }
+  const std::vector<ModelEpisode>& episodes() const { return episodes_; }
   Expected expected(const Where& where) const {
     const ModelEpisode& episode = episodes_[where.episode];
     const std::size_t rows = episode.numbers.size(), n = std::min<std::size_t>(options_.n_step, rows - where.at);
