@@ -14,6 +14,7 @@ from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
 from ._files import Saved
 from ._hindsight import Hindsight
+from ._loader import Loader
 from ._options import Episodes, Limits, Sampling
 from ._samplers import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, Sampler, Uniform
 from ._stats import ReplayStats
@@ -26,6 +27,7 @@ __all__ = [
     "Hindsight",
     "Lifo",
     "Limits",
+    "Loader",
     "MaxPriority",
     "Prioritized",
     "RateLimit",

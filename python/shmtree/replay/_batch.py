@@ -144,11 +144,12 @@ class TensorBatch:
     data: Any
     _batch: Batch
     _where: dict[str, Any]
+    _pins: bool  # copies to pinned memory first, so that the copy to the device is asynchronous
 
     @classmethod
-    def _of(cls, batch: Batch, device: Any, non_blocking: bool) -> TensorBatch:
+    def _of(cls, batch: Batch, device: Any, non_blocking: bool, pins: bool = False) -> TensorBatch:
         self = cls.__new__(cls)
-        self._batch = batch
+        self._batch, self._pins = batch, pins
         self._where = {"device": device, "non_blocking": non_blocking}
         self.data = map_nest("", batch.data, lambda _, leaf: self._moved(leaf))
         return self
@@ -157,7 +158,7 @@ class TensorBatch:
         import torch
 
         tensor = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf)
-        return tensor.to(**self._where)
+        return (tensor.pin_memory() if self._pins else tensor).to(**self._where)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not isinstance(value := getattr(self._batch, name), np.ndarray | dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from . import _endless_waits, _files, _load_arguments, _memory, _options, _rows,
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
 from ._hindsight import Hindsight
+from ._loader import Loader
 from ._numbers import positive
 from ._options import Episodes, Limits, Sampling
 from ._stats import ReplayStats, Stats
@@ -65,6 +67,7 @@ class ReplayBuffer:
         batch = replay.sample(256)   # batch.data["obs"] has the shape (256, 8)
     """
 
+    _loaders_made = 0
     _owner: _endless_waits.Owner | None = None  # None unless this object has made the buffer
 
     def __init__(
@@ -117,6 +120,7 @@ class ReplayBuffer:
         self._name = name
         self._local = OwnWriter()
         self._stats = Stats()
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
 
     @property
     def _replay(self) -> _core.Replay:
@@ -400,6 +404,52 @@ class ReplayBuffer:
         terms = (replace, out, threads, None, "batch", timeout)
         return _sampling.sample_sequences(self, n, length, 1, "whole", 0, None, terms)
 
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        device: Any = None,
+        prefetch: int = 2,
+        length: int | None = None,
+        episodes: bool = False,
+        seed: int | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> Loader:
+        """Returns an iterator of batches that a thread samples ahead, while your program trains.
+
+        Close it, or use it in a ``with`` block. It also ends with its last reference, this buffer and the process.
+
+        Args:
+            batch_size: Number of rows, sequences or episodes of a batch.
+            device: A torch device, or its name: each batch is a `TensorBatch`. On the CPU, its tensors share the memory
+                of the arrays. With CUDA, the thread copies the batch to pinned memory, and from there to the device in
+                a stream of its own. None: each batch is a `Batch`.
+            prefetch: Maximum number of batches that are sampled ahead. They count as sampled under `Limits.rate` and
+                for `max_times`, and do not see later priorities.
+            length: Samples sequences of that length, as `sample_sequences`. None: samples rows, as `sample`.
+            episodes: Samples whole episodes of at most `length` rows, as `sample_episodes`.
+            seed: Seed of the samples; None derives one from this object's.
+            timeout: Seconds that ``next`` waits for a batch; None waits indefinitely.
+            options: Other arguments of `sample`, `sample_sequences` or `sample_episodes`.
+
+        Raises:
+            TypeError: An option is unknown, or `out` is not "arena": a batch would overwrite earlier ones.
+            ValueError: `prefetch` is not positive.
+
+        Example::
+
+            with buffer.loader(256, device="cuda") as batches:
+                for batch in batches:
+                    errors = train(batch.data, batch.weight)
+                    buffer.update_priorities(batch.index, errors)
+        """
+        if episodes and length is None:
+            raise TypeError("episodes=True needs length=, the maximum number of rows of an episode")
+        kind = "sample" if length is None else "sample_episodes" if episodes else "sample_sequences"
+        front = (batch_size,) if length is None else (batch_size, length)
+        return Loader._of(self, kind, front, options, device, positive("prefetch", prefetch), seed, timeout)
+
     def stats(self) -> ReplayStats:
         """Returns numbers of the buffer, over all processes unless stated otherwise.
 
@@ -564,12 +614,14 @@ class ReplayBuffer:
         self._replay.clear()
 
     def close(self) -> None:
-        """Closes this object and its writers; waits of other threads raise ChannelClosed. Idempotent."""
+        """Closes this object, its writers and loaders; waits of other threads raise ChannelClosed. Idempotent."""
         core, self._open_core = self._open_core, None
         self._name, self._local = None, OwnWriter()
         if core is not None:
             core.close()
             _writers.close_all_of(core)
+            for loader in tuple(self._loaders):
+                loader._fail(ChannelClosed("this replay buffer was closed in this process"))
         _core.sweep_transfers()
 
     @property

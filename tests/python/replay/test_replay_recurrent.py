@@ -34,7 +34,7 @@ def filled(capacity: int, chunk: int | None, rows: int = ROWS, **options: object
 @pytest.mark.guarantee("replay-sequences")
 @pytest.mark.parametrize("stride", [1, 3])
 @pytest.mark.parametrize(("capacity", "chunk"), [(2 * ROWS, None), (5000, 1), (5000, 64)])
-def test_sequences_with_burn_in_equal_those_of_a_list_of_episodes(capacity, chunk, stride):
+def test_burn_in_equals_that_of_a_list_of_episodes(capacity, chunk, stride):
     buffer, episodes = filled(capacity, chunk, sampling=Sampling(seed=1))
     oldest = int(buffer.sample(len(buffer), replace=False).data["n"].min())
     episode_of = {n: episode for episode in episodes for n in episode}
