@@ -78,6 +78,16 @@ void count_bytes() {
   });
 }
 
+// Counts 32 structs of 8 bytes, put and received together.
+void count_structs() {
+  auto [sender, receiver] = make_pair({.capacity = 64});
+  std::uint64_t numbers[32] = {};
+  count("put 32 structs and get them", [&] {
+    sender.put_structs<std::uint64_t>(numbers).value();
+    if (receiver.get_structs<std::uint64_t>(numbers).value() != 32) std::abort();
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,4 +103,5 @@ int main(int argc, char** argv) {
   count_message("scalars", bench::five_scalars());
   count_message("1 KB", bench::plain_bytes(1024));
   count_bytes();
+  count_structs();
 }

@@ -236,6 +236,15 @@ class Sender {
                                    const std::stop_token& stop = {}) const {
     return put_bytes(std::as_bytes(std::span<const T, 1>(&value, 1)), timeout, stop);
   }
+  /// Puts a copy of each run of bytes, in order, as put_many() puts values.
+  Status put_many_bytes(std::span<const std::span<const std::byte>> runs, Timeout timeout = std::nullopt,
+                        const std::stop_token& stop = {}) const;
+  /// Does the same for structs, one message each.
+  template <FlatStruct T>
+  Status put_structs(std::span<const T> values, Timeout timeout = std::nullopt,
+                     const std::stop_token& stop = {}) const {
+    return put_runs(std::as_bytes(values), sizeof(T), timeout, stop);
+  }
   /// Allocates a struct in shared memory and initialises it with T(), to be filled in place and then put. Waits like
   /// new_array().
   template <FlatStruct T>
@@ -336,6 +345,8 @@ class Sender {
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout) const;
   Result<std::uint64_t> put_moved(Item& item, Timeout timeout, const std::stop_token& stop) const;
   Result<detail::Lent> lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const;
+  Status put_runs(std::span<const std::byte> runs, std::size_t each, Timeout timeout,
+                  const std::stop_token& stop) const;
   Result<std::uint64_t> put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const;
   Result<std::uint64_t> put_lent(detail::LoanedBlock* block, Timeout timeout, const std::stop_token& stop) const;
   template <class Put>
@@ -412,6 +423,17 @@ class Receiver {
     if (!got) return std::move(got).error();
     return value;
   }
+  /// Does both for up to `most` messages, as get_many() does for Items.
+  Result<std::vector<FlatItem>> get_many_bytes(std::size_t most, Timeout timeout = std::nullopt,
+                                               const std::stop_token& stop = {}) const;
+  /// Receives structs into `out`, which has at least one: waits for the first, and takes as many others as are queued.
+  /// Returns their number. A later message that is no such struct stays in the channel for the next call.
+  /// - kInvalid: the first message is not such a struct, or `out` is empty.
+  template <FlatStruct T>
+  Result<std::size_t> get_structs(std::span<T> out, Timeout timeout = std::nullopt,
+                                  const std::stop_token& stop = {}) const {
+    return get_runs(std::as_writable_bytes(out), sizeof(T), timeout, stop);
+  }
   /// Receives a message that must be acked, see Taken. Errors are those of get(). Also waits while `max_unacked`
   /// messages are unacked.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
@@ -473,6 +495,8 @@ class Receiver {
   friend Result<std::vector<std::size_t>> wait(std::span<const Receiver>, Timeout, const std::stop_token&);
   explicit Receiver(std::shared_ptr<api::ChannelState> state) noexcept : state_(std::move(state)) {}
   Status get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const;
+  Result<std::size_t> get_runs(std::span<std::byte> out, std::size_t each, Timeout timeout,
+                               const std::stop_token& stop) const;
   api::EndPointer state_;
 };
 

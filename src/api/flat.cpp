@@ -96,6 +96,33 @@ Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const st
   });
 }
 
+namespace {
+
+// Puts run_at(i) for each i below `count`.
+template <class RunAt>
+Status put_runs(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, std::size_t count,
+                const RunAt& run_at) {
+  return api::put_batch(state, timeout, stop, [&](endpoint::Batch& batch) -> Status {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto frame = endpoint::FlatFrame::make(run_at(i), state.channel().inline_bytes());
+      if (!frame) return frame.error();
+      Status added = batch.add(*frame, false);
+      if (!added) return added;
+    }
+    return success();
+  });
+}
+
+}  // namespace
+
+Status Sender::put_many_bytes(std::span<const ByteRun> runs, Timeout timeout, const std::stop_token& stop) const {
+  return shmtree::put_runs(*state_, timeout, stop, runs.size(), [&](std::size_t i) { return runs[i]; });
+}
+Status Sender::put_runs(ByteRun runs, std::size_t each, Timeout timeout, const std::stop_token& stop) const {
+  const auto run_at = [&](std::size_t i) { return runs.subspan(i * each, each); };
+  return shmtree::put_runs(*state_, timeout, stop, runs.size() / each, run_at);
+}
+
 Result<detail::Lent> Sender::lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
     return state_->or_closed(detail::lend(state_->channel().arena(), memory::BlockKind::kMessage, bytes, wait));
@@ -143,6 +170,7 @@ class FlatCodec {
  public:
   using Object = Result<Made>;
   FlatCodec(ChannelState& state, Make make) : state_(state), make_(std::move(make)) {}
+  ChannelState& state() const noexcept { return state_; }
 
   Object decode(channel::Channel& channel, Incoming& message, bool* may_retry) {
     Object object = or_out_of_memory([&] { return of(*channel.arena(), message); });
@@ -206,13 +234,49 @@ Result<TakenBytes> Receiver::take_bytes(Timeout timeout, const std::stop_token& 
   });
 }
 
-Status Receiver::get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const {
-  const auto make = [out](memory::Arena&, Incoming& message, ByteRun run, const Item*) -> Status {
+Result<std::vector<FlatItem>> Receiver::get_many_bytes(std::size_t most, Timeout timeout,
+                                                       const std::stop_token& stop) const {
+  return api::receiving(*state_, timeout, stop, [&](const WaitContext& wait) {
+    api::Many<FlatItem, FlatCodec<FlatItem, decltype(&to_flat)>> items(most, *state_, to_flat);
+    return items.receive("get_many_bytes", wait);
+  });
+}
+
+namespace {
+
+// Copies each message into the struct that it is to fill.
+auto copy_to(std::span<std::byte> out) {
+  return [out](memory::Arena&, Incoming& message, ByteRun run, const Item*) -> Status {
     if (run.size() != out.size()) return no_bytes(message, detail::other_size(run.size(), out.size()).message);
     std::memcpy(out.data(), run.data(), out.size());
     return success();
   };
-  return receive<Unit>(*state_, timeout, stop, make);
+}
+
+}  // namespace
+
+Status Receiver::get_into(std::span<std::byte> out, Timeout timeout, const std::stop_token& stop) const {
+  return receive<Unit>(*state_, timeout, stop, copy_to(out));
+}
+
+Result<std::size_t> Receiver::get_runs(std::span<std::byte> out, std::size_t each, Timeout timeout,
+                                       const std::stop_token& stop) const {
+  if (out.empty()) return Error{Code::kInvalid, "get_structs() into 0 structs; pass at least 1"};
+  return api::receiving(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::size_t> {
+    FlatCodec<Unit, decltype(copy_to(out))> codec(*state_, copy_to(out.first(each)));
+    const api::Spare spare;
+    Status first = endpoint::receive(codec, state_->channel(), *spare, wait);
+    if (!first) return std::move(first).error();
+    std::span<std::byte> rest = out.subspan(each);
+    const auto copy = [&](ByteRun frame) noexcept {
+      const auto run = format::flat_run(frame);
+      if (!run || run->size() != each) return false;
+      std::memcpy(rest.data(), run->data(), each);
+      rest = rest.subspan(each);
+      return true;
+    };
+    return 1 + state_->channel().receiving().receive_run(rest.size() / each, copy);
+  });
 }
 
 }  // namespace shmtree

@@ -55,4 +55,23 @@ auto put_as_message(ChannelState& state, format::FrameBuilder& builder, const Va
   return put(message);
 }
 
+// Puts the messages that add_all(batch) adds. After an error, `completed` is the number that were put.
+template <class AddAll>
+Status put_batch(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, AddAll add_all) {
+  std::uint64_t sent = 0;  // valid also after an error for lack of memory
+  Status went = with_waits(state, "sender", timeout, stop, [&](const platform::WaitContext& wait) -> Status {
+    endpoint::Batch batch(state.channel(), wait);
+    Status added = or_out_of_memory([&] { return add_all(batch); });
+    // Puts the messages before the one that failed.
+    Status flushed = or_out_of_memory([&] { return batch.flush(); });
+    sent = batch.sent();
+    if (!flushed) added = std::move(flushed);
+    return added ? std::move(added) : state.or_closed(std::move(added).error());
+  });
+  if (went) return went;
+  Error error = std::move(went).error();
+  error.completed = sent;
+  return error;
+}
+
 }  // namespace shmtree::api

@@ -1,5 +1,4 @@
 // Implements Receiver and TakenItem.
-#include <algorithm>
 #include <new>
 
 #include "api/receiving.h"
@@ -24,27 +23,29 @@ Item kept_with(const Item& item, memory::Lease block) {
   return value::Tree::root({std::move(kept), tree});
 }
 
-Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
-  std::vector<memory::BlockRef> referred;
-  if (message.in_block()) referred = arena.blocks().referred_to_by(message.block());
+namespace {
+
+Result<Item> decoded(memory::Arena& arena, channel::Incoming& message) {
+  const auto frame = message.frame();
+  if (!message.in_block()) return value::decode(frame, nullptr);
+  const std::vector<memory::BlockRef> referred = arena.blocks().referred_to_by(message.block());
   const auto blocks = endpoint::referred_blocks(arena, referred);
   const auto policy = endpoint::copy_policy(endpoint::CopyPolicy::kAuto, arena, message, referred, blocks);
-  const auto frame = message.frame();
-  Result<Item> item = Error{};
-  if (endpoint::is_copied(policy, message.bytes(), !blocks.empty())) {
-    item = value::decode(frame, nullptr, blocks);
-    if (item && memory::may_carry_transfers(arena, message.block())) {
-      auto lease = message.adopt();
-      if (!lease) return std::move(lease).error();
-      item = kept_with(*item, std::move(*lease));
-    }
-  } else {
-    auto lease = message.adopt();
-    if (!lease) return std::move(lease).error();
-    auto received = std::make_shared<api::Received>(std::move(*lease));
-    const void* home = received.get();
-    item = value::decode(frame, std::move(received), blocks, home);
-  }
+  const bool is_copied = endpoint::is_copied(policy, message.bytes(), !blocks.empty());
+  Result<Item> copy = is_copied ? value::decode(frame, nullptr, blocks) : Item();
+  if (is_copied && (!copy || !memory::may_carry_transfers(arena, message.block()))) return copy;
+  auto lease = message.adopt();
+  if (!lease) return std::move(lease).error();
+  if (is_copied) return kept_with(*copy, std::move(*lease));
+  auto received = std::make_shared<Received>(std::move(*lease));
+  const void* home = received.get();
+  return value::decode(frame, std::move(received), blocks, home);
+}
+
+}  // namespace
+
+Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
+  Result<Item> item = decoded(arena, message);
   if (item) return item;
   Error error = std::move(item).error();
   error.ticket = message.ticket();
@@ -66,6 +67,7 @@ class Items {
  public:
   using Object = Result<Item>;
   explicit Items(ChannelState& state) noexcept : state_(state) {}
+  ChannelState& state() const noexcept { return state_; }
 
   Object decode(channel::Channel& channel, channel::Incoming& message, bool* may_retry) {
     Result<Item> item = or_out_of_memory([&] { return api::to_item(*channel.arena(), message); });
@@ -74,7 +76,7 @@ class Items {
   }
   Object failed(Error error) { return state_.or_closed(std::move(error)); }
 
- protected:
+ private:
   ChannelState& state_;
 };
 
@@ -84,42 +86,9 @@ Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   return endpoint::receive(items, state.channel(), *spare, wait);
 }
 
-// Collects the results of get_many().
-class ManyItems final : public Items {
- public:
-  ManyItems(ChannelState& state, std::size_t most) : Items(state), most_(most) { reserve(); }
-
-  bool wants_more() { return items_.size() < most_ && (items_.size() < items_.capacity() || reserve()); }
-  void add(Object item) { items_.push_back(std::move(*item)); }
-  void defer(const Error& error) {
-    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
-    // call.
-    if (error.code == Code::kPeerDied) state_.defer(error);
-  }
-  void defer(Object item, bool may_retry) {
-    if (!may_retry) state_.defer(std::move(item).error());
-  }
-  std::vector<Item> take() noexcept { return std::move(items_); }
-
- private:
-  bool reserve() {
-    constexpr std::size_t kFew = 16;
-    items_.reserve(std::max(kFew, 2 * items_.size()));
-    return true;
-  }
-  std::size_t most_;
-  std::vector<Item> items_;
-};
-
 Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
-  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
-  ManyItems items(state, most);
-  const api::Spare spare;
-  Result<Item> first = endpoint::receive(items, state.channel(), *spare, wait);
-  if (!first) return std::move(first).error();
-  items.add(std::move(first));
-  endpoint::receive_rest(items, state.channel(), *spare);
-  return items.take();
+  api::Many<Item, Items> items(most, state);
+  return items.receive("get_many", wait);
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // Common parts of the calls of a Receiver.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "api/state.h"
 #include "endpoint/receive.h"
@@ -44,5 +47,47 @@ auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_toke
                       return act(wait);
                     });
 }
+
+// Receives several objects with a codec of endpoint/receive.h that has state().
+template <class Made, class Codec>
+class Many final : public Codec {
+ public:
+  template <class... Arguments>
+  Many(std::size_t most, Arguments&&... arguments) : Codec(std::forward<Arguments>(arguments)...), most_(most) {}
+
+  // Waits for the first message, and takes those that are queued. `call` is the name in errors.
+  Result<std::vector<Made>> receive(const char* call, const platform::WaitContext& wait) {
+    if (most_ == 0) return Error{Code::kInvalid, std::string(call) + "() of 0 items; ask for at least 1"};
+    reserve();
+    channel::Channel& channel = this->state().channel();
+    const Spare spare;
+    Result<Made> first = endpoint::receive(*this, channel, *spare, wait);
+    if (!first) return std::move(first).error();
+    add(std::move(first));
+    endpoint::receive_rest(*this, channel, *spare);
+    return std::move(objects_);
+  }
+
+  // The functions of receive_rest().
+  bool wants_more() { return objects_.size() < most_ && (objects_.size() < objects_.capacity() || reserve()); }
+  void add(Result<Made> object) { objects_.push_back(std::move(*object)); }
+  void defer(const Error& error) {
+    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
+    // call.
+    if (error.code == Code::kPeerDied) this->state().defer(error);
+  }
+  void defer(Result<Made> object, bool may_retry) {
+    if (!may_retry) this->state().defer(std::move(object).error());
+  }
+
+ private:
+  bool reserve() {
+    constexpr std::size_t kFew = 16;
+    objects_.reserve(std::max(kFew, 2 * objects_.size()));
+    return true;
+  }
+  const std::size_t most_;
+  std::vector<Made> objects_{};
+};
 
 }  // namespace shmtree::api

@@ -23,27 +23,6 @@ using platform::WaitContext;
   });
 }
 
-// `sent` is valid also after an error for lack of memory.
-Status put_many(api::ChannelState& state, std::span<const Value> values, const WaitContext& wait, std::uint64_t& sent) {
-  format::FrameBuilder builder;
-  endpoint::Batch batch(state.channel(), wait);
-  const auto add_all = [&]() -> Status {
-    for (const Value& value : values) {
-      Status added =
-          api::put_as_message(state, builder, value, [&](auto& message) { return batch.add(message, false); });
-      if (!added) return added;
-    }
-    return success();
-  };
-  Status added = or_out_of_memory(add_all);
-  // Puts the messages before the one that failed.
-  Status went = or_out_of_memory([&] { return batch.flush(); });
-  sent = batch.sent();
-  if (!went) added = std::move(went);
-  if (!added) return state.or_closed(std::move(added).error());
-  return added;
-}
-
 }  // namespace
 
 Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout) const try {
@@ -62,14 +41,15 @@ Result<std::uint64_t> Sender::put(const Value& value, Timeout timeout, const std
 }
 
 Status Sender::put_many(std::span<const Value> values, Timeout timeout, const std::stop_token& stop) const {
-  std::uint64_t sent = 0;
-  Status went = api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
-    return shmtree::put_many(*state_, values, wait, sent);
+  return api::put_batch(*state_, timeout, stop, [&](endpoint::Batch& batch) -> Status {
+    format::FrameBuilder builder;
+    for (const Value& value : values) {
+      Status added =
+          api::put_as_message(*state_, builder, value, [&](auto& message) { return batch.add(message, false); });
+      if (!added) return added;
+    }
+    return success();
   });
-  if (went) return went;
-  Error error = std::move(went).error();
-  error.completed = sent;
-  return error;
 }
 
 // Moves the item into the value for the put, and back if the put fails.

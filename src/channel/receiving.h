@@ -20,6 +20,23 @@ class Receiving {
   // Receives a message into `out`, which must be empty. Writing into `out` saves one copy of an inline frame. kEmpty:
   // no message in time; kClosed, kPeerDied or kShutDown: the stream has ended.
   Status get(Incoming& out, const WaitContext& wait);
+  // Receives up to `most` small messages that can be received now, under one lock: see RingHead::receive_run(). visit()
+  // runs under the receivers' lock, so it must be short. Receives nothing while messages that came back are due first,
+  // or on any error; the next get() reports it.
+  template <class Visit>
+  std::size_t receive_run(std::size_t most, const Visit& visit) {
+    ChannelHeader& shared = parts_.control.shared;
+    const WaitContext at_once{platform::Deadline::immediate()};
+    if (most == 0 || !parts_.head.has_messages() || parts_.unreturned.count() != 0) return 0;
+    if (!parts_.control.arena.reconciler().lock_quietly(shared.receivers_lock, at_once)) return 0;
+    Receipt receipt;
+    const bool may_receive = access() == Access::kFree && platform::load_relaxed(shared.returned) == 0;
+    const std::size_t count = may_receive ? parts_.head.receive_run(most, receipt, visit) : 0;
+    parts_.control.arena.unlock(shared.receivers_lock);
+    receipt.release_spent(parts_.control.arena);
+    if (count != 0) parts_.watchers.announce_received();
+    return count;
+  }
   // Waits until get() would return a message or the end of the stream at once. Receives nothing. kEmpty: not in time.
   Status poll(const WaitContext& wait);
   // Calls poll(me, wait) until it returns true, which means that it has received a message. Waits between the calls.

@@ -137,6 +137,20 @@ class RingHead {
   // Receives the first message of the ring. False if there is none, or none that this process can map. Under the
   // receivers' lock, as the functions below.
   bool receive(Incoming& out, Identity me, Receipt& receipt) noexcept;
+  // Passes the inline frames of the first messages to visit(frame), and receives each one for which it returns true.
+  // Stops after `most` messages, or before any other one. Returns the number of messages received.
+  template <class Visit>
+  std::size_t receive_run(std::size_t most, Receipt& receipt, const Visit& visit) noexcept {
+    std::size_t count = 0;
+    for (; count < most; ++count) {
+      const RingSlot* slot = first(receipt);
+      if (slot == nullptr || platform::load_once(slot->block) != 0) break;
+      const std::uint64_t bytes = platform::load_once(slot->bytes);
+      if (bytes > control_.inline_bytes() || !visit(std::span(slot->inline_data(), bytes))) break;
+      advance(bytes);
+    }
+    return count;
+  }
   // Returns the slot at `head`, or null if the ring is empty or damaged. Moves to the next segment when the first one
   // is used up; the caller releases the old one after unlocking.
   const RingSlot* first(Receipt& receipt) noexcept;

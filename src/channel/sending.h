@@ -46,7 +46,7 @@ class Sending {
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait);
   Put drop_put_and_unlock(std::span<Outgoing> messages, Identity me, OwnedBlock& spare, Put put);
-  // What a message needs, as RingTail::space_for() takes it. `may_grow` is false if there was no memory for another
+  // The arguments of RingTail::space_for() for a message. `may_grow` is false if there was no memory for another
   // segment.
   struct Need {
     std::uint64_t bytes = 0, referred_bytes = 0, unallocated = 0;

@@ -2,6 +2,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
@@ -184,4 +185,90 @@ TEST_CASE("byte and struct calls return flow conditions as results") {
   sender.close();
   CHECK(receiver.get_struct<Pose>().code() == Code::kClosed);
   CHECK(sender.put_bytes({}).code() == Code::kClosed);
+}
+
+TEST_CASE("get_structs waits for one struct and takes all queued ones") {
+  auto [sender, receiver] = make_pair({.capacity = 0, .arena = new_arena()});
+  std::vector<std::uint64_t> numbers(300), got(100);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
+  sender.put_structs<std::uint64_t>(numbers).value();
+  for (std::size_t first = 0; first < numbers.size(); first += got.size()) {
+    REQUIRE(receiver.get_structs<std::uint64_t>(got).value() == got.size());
+    CHECK(std::ranges::equal(got, std::span(numbers).subspan(first, got.size())));
+  }
+  CHECK(receiver.get_structs<std::uint64_t>(got, 0s).code() == Code::kEmpty);
+  sender.put_struct(std::uint64_t{7}).value();
+  CHECK(receiver.get_structs<std::uint64_t>(got).value() == 1);
+  CHECK(got[0] == 7);
+  CHECK(receiver.get_structs(std::span<std::uint64_t>()).code() == Code::kInvalid);
+}
+
+TEST_CASE("get_structs leaves a message of another kind in the channel") {
+  auto [sender, receiver] = make_pair({.capacity = 0, .arena = new_arena()});
+  const auto longer = some_bytes(9), large = some_bytes(100'000);
+  std::vector<std::uint64_t> got(10);
+  const auto put_number = [&](std::uint64_t number) { sender.put_struct(number).value(); };
+  put_number(1);
+  sender.put_bytes(longer).value();
+  put_number(2);
+  sender.put(Dict{{"key", 1}}).value();
+  put_number(3);
+  sender.put_bytes(large).value();
+  CHECK(receiver.get_structs<std::uint64_t>(got).value() == 1);
+  CHECK(receiver.get_structs<std::uint64_t>(got).code() == Code::kInvalid);  // consumes the longer one
+  CHECK(receiver.get_structs<std::uint64_t>(got).value() == 1);
+  CHECK(receiver.get().value()["key"].as<int>() == 1);
+  CHECK(receiver.get_structs<std::uint64_t>(got).value() == 1);
+  CHECK(got[0] == 3);
+  CHECK(std::ranges::equal(receiver.get_bytes().value().bytes(), large));
+}
+
+TEST_CASE("get_structs receives returned messages in ticket order") {
+  auto [sender, receiver] = make_pair({.capacity = 0, .arena = new_arena()});
+  const std::uint64_t numbers[] = {0, 1, 2, 3};
+  sender.put_structs<std::uint64_t>(numbers).value();
+  TakenBytes first = receiver.take_bytes().value(), second = receiver.take_bytes().value();
+  first.nack().value();
+  second.nack().value();
+  std::vector<std::uint64_t> all, got(4);
+  while (all.size() < 4) {
+    const std::size_t count = receiver.get_structs<std::uint64_t>(got, 0s).value();
+    all.insert(all.end(), got.begin(), got.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  CHECK(all == std::vector<std::uint64_t>{0, 1, 2, 3});
+}
+
+TEST_CASE("put_structs and put_many_bytes report how many they put") {
+  auto [sender, receiver] = make_pair({.capacity = 4, .arena = new_arena()});
+  const std::uint64_t numbers[6] = {};
+  const Status structs = sender.put_structs<std::uint64_t>(numbers, 0s);
+  REQUIRE(structs.code() == Code::kFull);
+  CHECK(structs.error().completed == 4);
+  CHECK(receiver.get_many_bytes(10).value().size() == 4);
+  const auto large = some_bytes(100'000), small = some_bytes(10);
+  const std::span<const std::byte> runs[] = {small, large, small, {}, small};
+  const Status bytes = sender.put_many_bytes(runs, 0s);
+  REQUIRE(bytes.code() == Code::kFull);
+  CHECK(bytes.error().completed == 4);
+  const std::vector<FlatItem> got = receiver.get_many_bytes(10).value();
+  REQUIRE(got.size() == 4);
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::ranges::equal(got[i].bytes(), runs[i]));
+  CHECK(receiver.get_many_bytes(0).code() == Code::kInvalid);
+}
+
+TEST_CASE("a batch of receipts wakes every sender that waits for space") {
+  auto [sender, receiver] = make_pair({.capacity = 4, .arena = new_arena()});
+  constexpr std::uint64_t kEach = 500, kSenders = 3;
+  std::vector<std::jthread> threads;
+  for (std::uint64_t i = 0; i < kSenders; ++i) {
+    threads.emplace_back([sender = sender, i] {
+      for (std::uint64_t n = 0; n < kEach; ++n) sender.put_struct(i * kEach + n, 60s).value();
+    });
+  }
+  std::vector<std::uint64_t> next(kSenders), got(4);
+  for (std::uint64_t left = kEach * kSenders; left != 0;) {
+    const std::size_t count = receiver.get_structs<std::uint64_t>(got, 60s).value();
+    for (std::size_t i = 0; i < count; ++i) REQUIRE(got[i] % kEach == next[got[i] / kEach]++);
+    left -= count;
+  }
 }

@@ -94,6 +94,16 @@ TEST_CASE("A receiver killed in get loses at most that message") {
   }
 }
 
+TEST_CASE("A receiver killed in receive_run leaves a tail of messages") {
+  kill_at_every_change(
+      unlimited(), putting(0, 12, 4),
+      [](Channel& channel) {
+        const auto accept = [](std::span<const std::byte>) noexcept { return true; };
+        REQUIRE(channel.receiving().receive_run(10, accept) == 10);
+      },
+      tail_of(12, 2));
+}
+
 TEST_CASE("A receiver killed in give_back loses at most that message") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
