@@ -206,43 +206,27 @@ Error other(const Path& path, const Value& value, const SpecLeaf& leaf, const ch
 
 // --- Rows
 
-Status ReplayRow::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value) {
-  at_.assign(spec.leaves.size(), nullptr);
-  numbers_.resize(spec.leaves.size());
-  return walk(part, value, Path{.root = root}, [&](std::size_t leaf, const Value& found, const Path& path) -> Status {
-    const SpecLeaf& wanted = spec.leaves[leaf];
-    const DType dtype = replay::dtype_of(wanted.dtype);
-    if (const auto* array = std::get_if<ArrayRef>(&found.variant())) {
-      if (array->dtype != dtype || dtype == DType::kOther ||
-          !std::ranges::equal(array->shape, wanted.shape, same_size)) {
-        return other(path, found, wanted, "");
-      }
-      auto elements = elements_of(*array, path, copies_);
-      if (!elements) return std::move(elements).error();
-      at_[leaf] = *elements;
-      return success();
-    }
-    if (!wanted.shape.empty() || !stage_value(dtype, found, numbers_[leaf].bytes)) {
-      return other(path, found, wanted, wanted.shape.empty() ? ", which cannot hold it" : "");
-    }
-    at_[leaf] = numbers_[leaf].bytes;
-    return success();
-  });
-}
-
-Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value) {
-  at_.resize(spec.leaves.size());
+Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value, RowForm form) {
+  const std::size_t front = form == RowForm::kMany ? 1 : 0;
+  at_.assign(spec.leaves.size(), {});
+  numbers_.resize(form == RowForm::kOne ? spec.leaves.size() : 0);
   bool has_rows = false;
   return walk(part, value, Path{.root = root}, [&](std::size_t leaf, const Value& found, const Path& path) -> Status {
     const SpecLeaf& wanted = spec.leaves[leaf];
-    const auto* array = std::get_if<ArrayRef>(&found.variant());
     const DType dtype = replay::dtype_of(wanted.dtype);
-    const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther && !array->shape.empty() &&
-                       std::ranges::equal(std::span(array->shape).subspan(1), wanted.shape, same_size);
-    if (!is_it) return other(path, found, wanted, " for each row");
+    const auto* array = std::get_if<ArrayRef>(&found.variant());
+    if (array == nullptr && form == RowForm::kOne) {
+      at_[leaf].first = numbers_[leaf].bytes;
+      if (wanted.shape.empty() && stage_value(dtype, found, numbers_[leaf].bytes)) return success();
+      return other(path, found, wanted, wanted.shape.empty() ? ", which cannot hold it" : "");
+    }
+    const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther &&
+                       array->shape.size() >= front &&
+                       std::ranges::equal(std::span(array->shape).subspan(front), wanted.shape, same_size);
+    if (!is_it) return other(path, found, wanted, form == RowForm::kMany ? " for each row" : "");
     auto elements = elements_of(*array, path, copies_);
     if (!elements) return std::move(elements).error();
-    const auto rows = static_cast<std::size_t>(array->shape[0]);
+    const auto rows = form == RowForm::kMany ? static_cast<std::size_t>(array->shape[0]) : 1;
     if (std::exchange(has_rows, true) && rows != rows_) {
       return invalid(path.text() + " has " + std::to_string(rows) + " rows; the leaves before it have " +
                      std::to_string(rows_));
@@ -251,6 +235,15 @@ Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root
     at_[leaf] = {*elements, wanted.bytes()};
     return success();
   });
+}
+
+std::vector<const void*> ReplayRows::leaves(const void* last) const {
+  std::vector<const void*> found;
+  if (at_.empty()) return found;
+  found.reserve(at_.size() + 1);
+  for (const replay::Writer::Column& column : at_) found.push_back(column.first);
+  found.push_back(last);
+  return found;
 }
 
 }  // namespace shmtree::api

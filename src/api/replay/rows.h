@@ -36,33 +36,29 @@ Status set_on_peer_death(replay::Spec& spec, OnPeerDeath or_closed);
 const char* word_of(const Value& value);
 std::vector<ReplayColumn> columns_of(const replay::Spec& spec, const ReplayPaths& paths);
 
-// One row. Valid while this object and the Value exist.
-class ReplayRow {
+enum class RowForm : std::uint8_t {
+  kOne,   // an array or a number for each leaf
+  kMany,  // arrays with an additional first dimension
+};
+
+// One row or many. Valid while this object and the Value exist.
+class ReplayRows {
  public:
-  // Finds the leaves of `value`; null for those that `part` does not have. kInvalid names the leaf. `part`: a pytree of
-  // leaves of `spec`. `root`: its name in errors.
-  Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value);
-  std::vector<const void*>& leaves() noexcept { return at_; }
+  // Finds the leaves of `value`; their columns are null for those that `part` does not have. kInvalid names the leaf.
+  // `part`: a pytree of leaves of `spec`. `root`: its name in errors.
+  Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value,
+              RowForm form);
+  const std::vector<replay::Writer::Column>& columns() const noexcept { return at_; }
+  std::size_t rows() const noexcept { return rows_; }
+  // Returns the address of each leaf in the first row, then `last`.
+  std::vector<const void*> leaves(const void* last) const;
 
  private:
   struct alignas(16) Number {
     std::byte bytes[16];
   };
-  std::vector<const void*> at_;
-  std::vector<Number> numbers_;
-  std::vector<std::unique_ptr<std::byte[]>> copies_;
-};
-
-// Many rows: arrays with an additional first dimension.
-class ReplayRows {
- public:
-  // See ReplayRow::read(). The column of a leaf that `part` does not have is null.
-  Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value);
-  const std::vector<replay::Writer::Column>& columns() const noexcept { return at_; }
-  std::size_t rows() const noexcept { return rows_; }
-
- private:
   std::vector<replay::Writer::Column> at_;
+  std::vector<Number> numbers_;
   std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::size_t rows_ = 0;
 };

@@ -34,7 +34,7 @@ class ReadRows {
   Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> excluded,
               std::size_t streams) {
     const Buffer& buffer = *core.buffer;
-    Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows);
+    Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows, RowForm::kMany);
     if (fits && streams != 0 && rows_.rows() != streams) {
       return invalid("rows has " + std::to_string(rows_.rows()) + " rows; it must have " + std::to_string(streams) +
                      ", one for each stream");
@@ -60,7 +60,7 @@ class ReadRows {
     }
     std::vector<replay::Writer::Column> columns;
     if (spec.has_finals()) {
-      Status fits = finals_.read(spec, core.paths.final, "final", final);
+      Status fits = finals_.read(spec, core.paths.final, "final", final, RowForm::kMany);
       if (!fits) return fits;
       for (const std::size_t leaf : spec.next) columns.push_back(finals_.columns()[leaf]);
     }

@@ -9,7 +9,7 @@
 namespace shmtree {
 
 using api::ReplayCore;
-using api::ReplayRow;
+using api::ReplayRows;
 using api::ReplayWriterState;
 using api::with_core;
 using platform::WaitContext;
@@ -62,13 +62,11 @@ Result<float> checked_priority(const ReplayCore& core, std::optional<double> pri
 }
 
 // Reads the leaves of a last observation into `out`. None has no leaves.
-Status read_final(const ReplayCore& core, const Value& final, ReplayRow& out) {
+Status read_final(const ReplayCore& core, const Value& final, ReplayRows& out) {
   const replay::Spec& spec = core.buffer->spec();
   if (std::holds_alternative<std::monostate>(final.variant())) return success();
   if (!spec.has_finals()) return invalid("final needs a buffer with next, which stores last observations");
-  Status fits = out.read(spec, core.paths.final, "final", final);
-  if (fits) out.leaves().push_back(nullptr);
-  return fits;
+  return out.read(spec, core.paths.final, "final", final, RowForm::kOne);
 }
 
 }  // namespace
@@ -79,23 +77,23 @@ Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::o
   return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<std::int64_t> {
                      const replay::Spec& spec = core->buffer->spec();
-                     ReplayRow read;
-                     Status fits = read.read(spec, spec.row, "row", row);
+                     ReplayRows read, last;
+                     Status fits = read.read(spec, spec.row, "row", row, api::RowForm::kOne);
                      if (!fits) return std::move(fits).error();
+                     const std::int64_t version = state_->version.load(std::memory_order_relaxed);
+                     const std::vector<const void*> leaves = read.leaves(&version);
                      auto checked = api::checked_priority(*core, priority);
                      if (!checked) return std::move(checked).error();
-                     auto ending = core->buffer->endings().of(read.leaves());
+                     auto ending = core->buffer->endings().of(leaves);
                      if (!ending) return std::move(ending).error();
                      const replay::RowInfo info = replay::info_of(*ending, *checked);
-                     ReplayRow last;
                      fits = api::read_final(*core, final, last);
                      if (!fits) return std::move(fits).error();
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
-                     const std::int64_t version = state_->version.load(std::memory_order_relaxed);
-                     read.leaves().push_back(&version);
+                     const std::vector<const void*> final_leaves = last.leaves(nullptr);
                      auto added = replay::alone(**stream, wait, [&](replay::Writer& writer) {
-                       return replay::add_with_final(writer, read.leaves(), info, last.leaves(), wait);
+                       return replay::add_with_final(writer, leaves, info, final_leaves, wait);
                      });
                      if (!added) return std::move(added).error();
                      return static_cast<std::int64_t>(*added);
@@ -105,14 +103,14 @@ Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::o
 Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
   return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Status {
-                     ReplayRow read;
+                     ReplayRows read;
                      Status fits = api::read_final(*core, final, read);
                      if (!fits) return fits;
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
-                     return replay::alone(**stream, wait, [&](replay::Writer& writer) {
-                       return writer.end(read.leaves(), truncated, wait);
-                     });
+                     const std::vector<const void*> leaves = read.leaves(nullptr);
+                     return replay::alone(**stream, wait,
+                                          [&](replay::Writer& writer) { return writer.end(leaves, truncated, wait); });
                    });
 }
 

@@ -103,14 +103,18 @@ Error Endings::contradiction(const std::string& row, const Marked& is) const {
   return invalid(text + "and " + done_->name + " must be true exactly where an episode terminated or was truncated");
 }
 
-Result<Ending> Endings::of(std::span<const void* const> leaves) const {
-  const auto is = [&](const std::optional<Key>& key) {
-    return key && key->is_true(static_cast<const std::byte*>(leaves[key->leaf]));
-  };
+template <class At, class Name>
+Result<Ending> Endings::ending_at(const At& at, const Name& name) const {
+  const auto is = [&](const std::optional<Key>& key) { return key && key->is_true(at(*key)); };
   const Marked marked{is(done_), is(terminated_), is(truncated_)};
   const auto ending = ending_of(marked);
   if (ending) return *ending;
-  return contradiction("the row", marked);
+  return contradiction(name(), marked);
+}
+
+Result<Ending> Endings::of(std::span<const void* const> leaves) const {
+  return ending_at([&](const Key& key) { return static_cast<const std::byte*>(leaves[key.leaf]); },
+                   [] { return std::string("the row"); });
 }
 
 Result<std::vector<Ending>> Endings::of(std::span<const Writer::Column> columns, std::size_t count,
@@ -118,12 +122,9 @@ Result<std::vector<Ending>> Endings::of(std::span<const Writer::Column> columns,
   std::vector<Ending> endings(count, Ending::kNone);
   for (std::size_t row = 0; row < count; ++row) {
     if (!excluded.empty() && excluded[row] != 0) continue;
-    const auto is = [&](const std::optional<Key>& key) {
-      return key && key->is_true(columns[key->leaf].first + row * columns[key->leaf].stride);
-    };
-    const Marked marked{is(done_), is(terminated_), is(truncated_)};
-    const auto ending = ending_of(marked);
-    if (!ending) return contradiction("row " + std::to_string(row), marked);
+    auto ending = ending_at([&](const Key& key) { return columns[key.leaf].first + row * columns[key.leaf].stride; },
+                            [&] { return "row " + std::to_string(row); });
+    if (!ending) return std::move(ending).error();
     endings[row] = *ending;
   }
   return endings;

@@ -54,6 +54,9 @@ class Endings {
   struct Marked {
     bool done = false, terminated = false, truncated = false;
   };
+  // `at(key)`: address of the leaf. `name()`: that of the row in errors.
+  template <class At, class Name>
+  Result<Ending> ending_at(const At& at, const Name& name) const;
   static std::optional<Key> key_of(const Spec& spec, const std::optional<std::size_t>& leaf, const char* name);
   std::optional<Ending> ending_of(const Marked& is) const noexcept;
   Error contradiction(const std::string& row, const Marked& is) const;

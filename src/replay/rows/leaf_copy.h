@@ -9,7 +9,7 @@
 
 namespace shmtree::replay {
 
-// Copies small leaves inline.
+// Copies leaves of a record inline.
 inline void copy_leaf(std::byte* out, const void* in, std::uint64_t bytes) noexcept {
 #if !defined(__SANITIZE_THREAD__)
   switch (bytes) {
@@ -20,6 +20,14 @@ inline void copy_leaf(std::byte* out, const void* in, std::uint64_t bytes) noexc
     case 16: std::memcpy(out, in, 16); return;
     case 32: std::memcpy(out, in, 32); return;
     default: break;
+  }
+  constexpr std::uint64_t kPiece = 16;
+  if (bytes > kPiece && bytes <= kMaxInRecord) {
+    const std::uint64_t last = bytes - kPiece;
+    const auto* const from = static_cast<const std::byte*>(in);
+    for (std::uint64_t at = 0; at < last; at += kPiece) std::memcpy(out + at, from + at, kPiece);
+    std::memcpy(out + last, from + last, kPiece);
+    return;
   }
 #endif
   platform::copy_racing(out, in, bytes);
