@@ -11,7 +11,7 @@ import numpy as np
 
 from ._buffer import ReplayBuffer
 from ._options import RING, Sampling
-from ._ring import Array, Ring
+from ._ring import Array, Ring, places_of
 from ._samplers import Prioritized, Sampler, Uniform
 
 _FILL = 1  # value at places without a row, as in cpprb's arrays
@@ -75,14 +75,8 @@ class PlacedRows:
     # --- Sampling
 
     def _encode_sample(self, idx: Any) -> dict[str, Array]:
-        places = np.array(idx, ndmin=1)
-        if places.dtype == bool:
-            places = np.flatnonzero(places)
-        places = places.astype(np.int64)
-        size = self._ring.capacity
-        if len(out := places[(places < -size) | (places >= size)]):
-            raise IndexError(f"index {out[0]} is out of bounds for axis 0 with size {size}")
-        data: dict[str, Array] = self._ring.read(places % size, _FILL)
+        places = places_of(np.array(idx, ndmin=1), self._ring.capacity)
+        data: dict[str, Array] = self._ring.read(places, _FILL)
         return {name: data[name].reshape(*places.shape, *shape) for name, (shape, _) in self._columns.items()}
 
     def sample(self, batch_size: int) -> dict[str, Array]:
@@ -137,7 +131,7 @@ class PlacedPriorities(PlacedRows):
             raise ValueError("`priorities` shape is incompatible")
         return given
 
-    def _sample(self, batch_size: int, beta: float) -> dict[str, Array]:
+    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
         added = self._ring.added
         if self.get_stored_size() == 0:
             raise ValueError("high <= 0: the buffer is empty")

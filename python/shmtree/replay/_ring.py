@@ -147,6 +147,23 @@ class Ring:
         return before
 
 
+def places_of(index: Any, size: int) -> Array:
+    """Returns the places that an index selects: a slice, ints (negative ones count from the end), or a mask.
+
+    Raises IndexError, with the numbers, for a place that is not below `size`.
+    """
+    places: Array
+    given = index if isinstance(index, slice) else np.asarray(list(index) if isinstance(index, range) else index)
+    if isinstance(given, slice) or given.dtype == bool:
+        places = np.arange(size)[given]
+        return places
+    given = given.astype(np.int64)
+    if len(out := given[(given < -size) | (given >= size)]):
+        raise IndexError(f"index {out[0]} is out of bounds for axis 0 with size {size}")
+    places = given % size
+    return places
+
+
 def _copy_rows(rows: Any, which: Array, out: Any, to: Array) -> None:
     if isinstance(rows, dict):
         for key, part in rows.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import _core
@@ -27,7 +27,7 @@ class Spec:
     def __init__(self, core: _core.ReplaySpec) -> None:
         self.core = core
         try:
-            self.rows = Rows(_from_core(core.rows), tuple(checked_leaf(*leaf) for leaf in core.leaves))
+            self.rows = Rows(_with_keys(core.rows, _key_from_core), tuple(checked_leaf(*leaf) for leaf in core.leaves))
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
             raise IncompatibleArena(f"the description of this replay buffer cannot be read: {error}") from error
         self.samplers = {name: _samplers.sampler_of(table) for name, table in core.samplers}
@@ -96,20 +96,12 @@ class Spec:
         return (*some, None, None) if finals is None else (*some, finals.nest("final"), finals.nest_of_columns("final"))
 
 
-def _to_core(skeleton: Skeleton) -> Skeleton:
-    """Returns the structure with keys in the core's form: a str stays a str, and any other key becomes a frame."""
+def _with_keys(skeleton: Skeleton, convert: Callable[[Any], Any]) -> Skeleton:
+    """Returns the structure with converted keys. The core has a str for a str, and a frame for any other key."""
     if isinstance(skeleton, dict):
-        return {key_to_core(key): _to_core(part) for key, part in skeleton.items()}
+        return {convert(key): _with_keys(part, convert) for key, part in skeleton.items()}
     if isinstance(skeleton, list | tuple):
-        return type(skeleton)(map(_to_core, skeleton))
-    return skeleton
-
-
-def _from_core(skeleton: Skeleton) -> Skeleton:
-    if isinstance(skeleton, dict):
-        return {_key_from_core(key): _from_core(part) for key, part in skeleton.items()}
-    if isinstance(skeleton, list | tuple):
-        return type(skeleton)(map(_from_core, skeleton))
+        return type(skeleton)(_with_keys(part, convert) for part in skeleton)
     return skeleton
 
 
@@ -129,7 +121,7 @@ def _key_from_core(key: str | bytes) -> Any:
 def make(rows: Rows, samplers: Mapping[str, _samplers.Sampler], episodes: Episodes, limits: Limits) -> Spec:
     """Returns the spec for the options of a buffer. Raises ValueError if rows lack a key."""
     leaves = [(str(describe(dtype, False)), dtype.itemsize, shape) for dtype, shape in rows.leaves]
-    core = _core.ReplaySpec(_to_core(rows.skeleton), leaves)
+    core = _core.ReplaySpec(_with_keys(rows.skeleton, key_to_core), leaves)
     core.samplers = _samplers.tables_of(samplers)
     _set_limits(core, limits)
     core.n_step, core.gamma = int(episodes.n_step), float(episodes.gamma)

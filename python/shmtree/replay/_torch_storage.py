@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import threading
+from collections.abc import Callable
 from multiprocessing import context
 from queue import Empty
 from typing import Any
@@ -18,7 +19,7 @@ from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter, RoundRob
 from . import _samplers
 from ._buffer import ReplayBuffer
 from ._options import RING, Sampling
-from ._ring import Ring
+from ._ring import Ring, places_of
 from ._torch_rows import Rows, contiguous, count_of, first_of, joined
 
 DEFAULT_PRIORITIES = (0.6, 0.4, 1e-8)  # alpha, beta, eps
@@ -27,19 +28,20 @@ _EMPTY = "Cannot sample from an empty storage."
 _NO_CHANGE = "rows of a SharedStorage cannot be changed after they are added"
 
 
+def _shared_value(read: Callable[[Any], Any]) -> Any:
+    """Makes a property of which assignments have no effect: the rows that all processes add determine it."""
+    return property(read, lambda self, value: None)
+
+
 class _Cursor:
     """The cursor of a writer: the place of the next row, which all processes share."""
 
     def __init__(self, storage: SharedStorage) -> None:
         self._storage = storage
 
-    @property
+    @_shared_value
     def value(self) -> int:
         return self._storage.next_place
-
-    @value.setter
-    def value(self, value: int) -> None:
-        """Has no effect: the rows that are added move the cursor."""
 
 
 class SharedStorage(LazyTensorStorage):
@@ -148,13 +150,9 @@ class SharedStorage(LazyTensorStorage):
     def _last_cursor_index(self) -> int | None:
         return None if len(self) == 0 else (self.next_place - 1) % self.max_size
 
-    @property
+    @_shared_value
     def _last_cursor(self) -> int | None:
         return self._last_cursor_index
-
-    @_last_cursor.setter
-    def _last_cursor(self, cursor: Any) -> None:
-        pass
 
     # --- Adding
 
@@ -224,11 +222,10 @@ class SharedStorage(LazyTensorStorage):
             return rows if len(index) == 1 else rows[(slice(None),) * _ndim_of(index[0]) + index[1:]]
         if index is Ellipsis or index is None:
             return self.get(slice(None))[index]
-        found = _places_of(index, len(self))
-        arrays = self._ring.read(found.numpy(), 0)
-        return self._rows.from_arrays(arrays, tuple(found.shape), self.device)
+        found = places_of(index.cpu() if isinstance(index, torch.Tensor) else index, len(self))
+        return self._rows.from_arrays(self._ring.read(found, 0), found.shape, self.device)
 
-    @property
+    @_shared_value
     def _storage(self) -> Any:
         """A copy of all places, with zeros where there is no row yet."""
         if self.shared is None or self._rows is None:
@@ -236,26 +233,14 @@ class SharedStorage(LazyTensorStorage):
         arrays = self._ring.read(np.arange(self.max_size), 0)
         return self._rows.from_arrays(arrays, (self.max_size,), self.device)
 
-    @_storage.setter
-    def _storage(self, storage: Any) -> None:
-        pass
-
-    @property
+    @_shared_value
     def initialized(self) -> bool:
         """True if rows were added."""
         return self.shared is not None
 
-    @initialized.setter
-    def initialized(self, initialized: bool) -> None:
-        pass
-
-    @property
+    @_shared_value
     def _len(self) -> int:
         return len(self)
-
-    @_len.setter
-    def _len(self, size: int) -> None:
-        pass
 
     @property
     def shape(self) -> Any:
@@ -337,16 +322,3 @@ class SharedStorage(LazyTensorStorage):
 def _ndim_of(index: Any) -> int:
     """Returns the number of batch dimensions of rows that are read with this index."""
     return 1 if isinstance(index, slice | range) else torch.as_tensor(index).ndim
-
-
-def _places_of(index: Any, size: int) -> torch.Tensor:
-    """Returns the places that a tensor index selects. Raises IndexError for a place without a row."""
-    if isinstance(index, slice):
-        return torch.arange(size)[index]
-    given = torch.as_tensor(list(index) if isinstance(index, range) else index)
-    if given.dtype == torch.bool:
-        return torch.arange(size)[given]
-    given = given.long().cpu()
-    if len(out := given[(given >= size) | (given < -size)].reshape(-1)):
-        raise IndexError(f"index {int(out[0])} is out of bounds for a storage of {size} rows")
-    return torch.where(given < 0, given + size, given)

@@ -163,9 +163,6 @@ class PrioritizedReplayBuffer(PlacedPriorities, ReplayBuffer):
         priorities = np.ravel(self._nstep_priorities.on_episode_end()["priorities"])
         self._add(self._rows(rest), priorities)
 
-    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
-        return self._sample(batch_size, beta)
-
     def clear(self) -> None:
         super().clear()
         if self._nstep_priorities is not None:
@@ -210,9 +207,6 @@ class MPPrioritizedReplayBuffer(PlacedPriorities, MPReplayBuffer):
     def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
         given = self._checked_priorities(priorities, self._count(kwargs))
         return self._add(self._rows(kwargs), given)
-
-    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
-        return self._sample(batch_size, beta)
 
 
 def create_buffer(

@@ -222,21 +222,10 @@ class ReplayBuffer(_Standard):
             raise AttributeError("a buffer with optimize_memory_usage=True has no next_observations")
         return self._observations("next_obs")
 
-    @property
-    def actions(self) -> Any:
-        return self._column("action", self._action_leaf)
-
-    @property
-    def rewards(self) -> Any:
-        return self._column("reward", _NUMBER)
-
-    @property
-    def dones(self) -> Any:
-        return self._column("done", _NUMBER)
-
-    @property
-    def timeouts(self) -> Any:
-        return self._column("timeout", _NUMBER)
+    actions: Any = property(lambda self: self._column("action", self._action_leaf))
+    rewards: Any = property(lambda self: self._column("reward", _NUMBER))
+    dones: Any = property(lambda self: self._column("done", _NUMBER))
+    timeouts: Any = property(lambda self: self._column("timeout", _NUMBER))
 
     # --- Other processes, and files
 
