@@ -175,7 +175,7 @@ class Client {
   /// Sends a request and waits for the reply.
   ///
   /// `retry` is for requests that do no harm if they are carried out twice. For that time, the call waits for the next
-  /// server if there is none, and sends the request again if its server was killed, exited, or dropped the request.
+  /// server if there is none. It also sends the request again if its server was killed, exited, or dropped the request.
   /// std::nullopt does so until the timeout.
   /// - kTimeout: there was no reply in time. If no server has begun the request by then, none will.
   /// - kRemoteError: the server failed the request. `message` has its text, `kind` the class of its exception, and

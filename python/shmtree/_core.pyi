@@ -748,7 +748,7 @@ class ReceiverBase(_Receiving[_T]):
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
         """Works like take(), but the Delivery loads its item only when the item is first read."""
     def _take_failed_reply(self) -> int:
-        """Returns the number of the request whose reply could not be loaded, and forgets it; 0 if there is none."""
+        """Returns the number of the last reply that could not be loaded, and forgets it; 0 if there is none."""
     def _wait_until_ready(self, timeout: float | None, /) -> bool:
         """Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."""
 

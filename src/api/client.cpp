@@ -270,7 +270,7 @@ class ReplyReceiver {
   std::condition_variable changed_;
   bool is_receiving_ = false;                                                // Under mutex_.
   std::unordered_map<std::int64_t, std::weak_ptr<Pending::State>> pending_;  // By number. Under mutex_.
-  std::int64_t last_check_ns_ = platform::monotonic_ns();                    // Of the receiving thread.
+  std::int64_t last_check_ns_ = platform::monotonic_ns();                    // Only the receiving thread uses it.
 };
 
 }  // namespace api

@@ -39,8 +39,8 @@ struct Request::State {
     if (sent.code() == Code::kClosed) return Error{Code::kClosed, "the client of this request is gone"};
     return std::move(sent).error();
   }
-  // Takes the right to answer. kInvalid: a reply was sent, or another call is sending one. kClosed: the client was told
-  // of a failure, or a reply could not be sent.
+  // Takes the right to answer. kInvalid: a reply was sent, or another call is sending one. kClosed: the client has got
+  // a failure. Also if a reply could not be sent.
   Result<std::shared_ptr<ServiceClient>> begin() {
     const std::lock_guard guard(mutex);
     if (client != nullptr) return std::exchange(client, nullptr);
@@ -92,7 +92,7 @@ struct Request::State {
   platform::ForkSafeMutex mutex{};
   bool over = false, was_failed = false;  // No reply was sent; the client was told of a failure. Under mutex.
   std::string cause_kind{},
-      cause_text{};  // Of a failure that could not be sent yet. Only the call that answers uses them.
+      cause_text{};  // The failure that could not be sent yet. Only the call that answers uses them.
 };
 
 Request::Request(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}

@@ -6,7 +6,7 @@
 //                                                  False, value is (class, text) of the server's error
 //                                                  None, the same, and the server dropped the request
 //
-// The functions read only the header, so they also work for a message whose value cannot be decoded.
+// The functions read only the header, so they also work if the value cannot be decoded.
 //
 // Thread safety: every function may be called from any thread.
 #pragma once

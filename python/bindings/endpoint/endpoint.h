@@ -37,7 +37,7 @@ struct Endpoint : EndObject {
   // Receive count, plus one, at the last fileno() that found a message.
   std::atomic<std::uint64_t> polled;
   std::atomic<std::uint32_t> polled_again;  // calls of fileno() since then that found the same message
-  // Number of the request (service/wire.h) whose reply could not be decoded, until a Client asks for it. 0: none.
+  // Number of a request (service/wire.h) with a reply that could not be decoded, until a Client reads it. 0: none.
   std::atomic<std::int64_t> failed_reply;
   // Messages and capacity of a queue when this object of it was closed.
   std::atomic<std::uint64_t> last_size, last_capacity;

@@ -83,7 +83,7 @@ void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portabl
   set_exception_again(std::move(exception));
 }
 
-// A Client fails the request whose reply could not be decoded. So the end keeps the number of that request.
+// If a reply cannot be decoded, a Client fails its request. So the end keeps the number of that request.
 void note_failed_reply(Endpoint* self, const Incoming& message) noexcept {
   try {
     self->failed_reply.store(service::reply_number(message.frame()).value_or(0), std::memory_order_relaxed);

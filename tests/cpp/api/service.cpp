@@ -146,7 +146,7 @@ TEST_CASE("a call times out and its request is dropped") {
   REQUIRE(reply.code() == Code::kTimeout);
   CHECK(reply.error().message == "no reply within 0.001 s");
   client.submit(2).value();
-  Request request = service.get(60s).value();  // Not the first one, whose deadline has passed.
+  Request request = service.get(60s).value();  // The deadline of the first one has passed.
   CHECK(request.value().as<int>() == 2);
 }
 
@@ -302,7 +302,7 @@ TEST_CASE("a reply to a client that was killed gives kClosed") {
   CHECK(is_closed);
 }
 
-TEST_CASE("descriptors of service and client announce requests and replies") {
+TEST_CASE("descriptors announce requests and replies") {
   const Service service = new_service();
   const Client client = Client::open(service).value();
   const auto is_readable = [](int fd, int timeout_ms) {
