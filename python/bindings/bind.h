@@ -18,6 +18,7 @@ void bind_replay(pybind11::module_& module);
 void bind_replay_files(pybind11::module_& module);
 void bind_wake_hub(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
+void bind_reply_line(pybind11::module_& module);
 void bind_inherited(pybind11::module_& module);
 void bind_tap(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);

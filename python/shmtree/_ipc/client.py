@@ -10,12 +10,11 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Generic
 
 from .. import _core
-from ..errors import ChannelClosed, PeerDied, RemoteError, WorkerFailed
+from ..errors import ChannelClosed, PeerDied, RemoteError
 from .arena import Arena
 from .arguments import core_of, deadline_after, left
 from .channel import Sender
@@ -52,14 +51,10 @@ class _Line:
         sender, self._replies = arena.create_pair(None, allow_pickle=allow, on_peer_death="each", keep_open=True)
         self.handle = _core.make_handle(sender._channel.arena, sender._channel.block)
         sender.close()
-        self.ended = False
-        self.deaths = 0  # deaths of servers so far
         self._waits = waits
-        self._requests = requests
+        self._core = _core.ReplyLine(requests._channel, self._replies._channel, waits)
         self._pending: dict[int, _Reply] = {}
-        self._next = time.monotonic_ns()  # start at the clock: no other line of this process uses the same numbers
         self._last_check = time.monotonic()
-        self._alone = self._unread = False  # at the last check: no server was attached; none had this channel
         self._thread: threading.Thread | None = None
         self._receiving: int | None = None  # ident of the thread that has the turn
         self._make_locks()
@@ -68,59 +63,53 @@ class _Line:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
 
+    @property
+    def ended(self) -> bool:
+        return self._core.ended
+
+    @property
+    def deaths(self) -> int:
+        """Number of deaths of servers so far."""
+        return self._core.deaths
+
     def add(self, future: _Reply) -> int | None:
         """Registers a request and returns its number, or None if this line has ended."""
         with self._lock:
-            if self.ended:
-                return None
-            self._next += 1
-            self._pending[self._next] = future
-            return self._next
+            number = self._core.add(future.serve_by)
+            if number is not None:
+                self._pending[number] = future
+            return number
 
     def count(self) -> int:
         """Returns the number of requests that wait for a reply."""
         return len(self._pending)
 
     def forget(self, number: int) -> None:
+        self._core.remove(number)
         self._pending.pop(number, None)
 
-    def end(self, why: Callable[[_Reply], Exception]) -> None:
-        """Fails every pending request with the exception that `why` returns for it."""
-        with self._lock:
-            self.ended = True
-            pending, self._pending = self._pending, {}
+    def end(self, why: str) -> None:
+        """Fails every pending request with ChannelClosed."""
+        self._fail([(number, ChannelClosed(why)) for number in self._core.end()])
         self._replies.close()
-        for future in pending.values():
-            if future.set_running_or_notify_cancel():
-                future.set_exception(why(future))
 
-    def note_sent(self, future: _Reply, ticket: int, deaths: int) -> None:
+    def note_sent(self, number: int, ticket: int, deaths: int) -> None:
         """Notes the ticket of a request. `deaths`: `self.deaths` before the put, to detect a server's death since."""
-        future.ticket = ticket
-        if self.deaths != deaths:
-            self.fail_begun(None)
+        self._fail(self._core.note_sent(number, ticket, deaths))
 
-    def fail_begun(self, death: Exception | None) -> None:
-        """Fails the requests that a server has begun, because servers have died."""
-        received = self._requests.stats()["received"]  # before unacked(), which says why
-        unacked = set(self._requests._channel.unacked())
-        with self._lock:
-            pending = list(self._pending.items())
-        for number, future in pending:
-            if future.ticket is not None and future.ticket < received and future.ticket not in unacked:
-                self._fail(number, _lost(death, _MAY_BE_DONE))
-
-    def _fail(self, number: int, error: Exception) -> None:
-        future = self._pending.pop(number, None)
-        if future is not None and future.set_running_or_notify_cancel():
-            future.set_exception(error)
+    def _fail(self, lost: list[tuple[int, Exception]]) -> None:
+        for number, error in lost:
+            with self._lock:
+                future = self._pending.pop(number, None)
+            if future is not None and future.set_running_or_notify_cancel():
+                future.set_exception(error)
 
     def drop_in_child(self) -> None:
         """Drops the line in a forked child, which does not have its thread. The requests belong to the parent."""
         self._make_locks()
         for future in self._pending.values():
             futures.Future.__init__(future)  # another thread may have held its lock
-        self.end(lambda _: ChannelClosed("the parent of this process asked, and has the reply"))
+        self.end("the parent of this process asked, and has the reply")
 
     def start(self) -> None:
         """Starts the receiving thread, unless it runs already."""
@@ -146,7 +135,7 @@ class _Line:
                 while not (future.done() or self.ended or self._thread is not None or left(deadline) == 0):
                     self._receive(deadline)
             except BaseException:  # Ctrl-C, possibly after replies for other threads were received
-                self.end(lambda _: ChannelClosed("a call that received the replies of all was interrupted"))
+                self.end("a call that received the replies of all was interrupted")
                 raise
             finally:
                 self._receiving = None
@@ -161,7 +150,7 @@ class _Line:
                 while not self.ended:
                     self._receive(None)
         finally:  # also after an exception from a future's callback
-            self.end(lambda _: ChannelClosed("the thread that received the replies has ended"))
+            self.end("the thread that received the replies has ended")
 
     def _receive(self, deadline: float | None) -> None:
         """Receives the replies that arrive within a tick."""
@@ -170,7 +159,10 @@ class _Line:
             self._take_replies(_TICK_S if rest is None else min(rest, _TICK_S))
             if self._pending and time.monotonic() - self._last_check >= _TICK_S:
                 self._last_check = time.monotonic()
-                self._check_for_servers()
+                is_over, lost, death = self._core.check()
+                self._fail(lost)
+                if is_over:
+                    self._lose_servers(death)
 
     def _take_replies(self, timeout: float) -> None:
         try:
@@ -179,46 +171,14 @@ class _Line:
             pass
         except PeerDied as death:
             if self._waits:
-                self.deaths += 1
+                self._core.count_death()
                 for _ in range(self._replies.qsize() // _BATCH + 1):  # replies from before the death
                     self._take_replies(0)
-                self.fail_begun(death)
+                self._fail(self._core.lose_begun(death))
             else:
                 self._lose_servers(death)
         except Exception as error:  # a reply that cannot be loaded, or the channel was closed
             self._settle((self._replies._take_failed_reply(), False), error)
-
-    def _check_for_servers(self) -> None:
-        death: Exception | None = None
-        try:
-            self._requests._check_receivers()
-            stats = self._requests.stats()
-            # The process that made the name may have died before it attached. A process that has the service and uses
-            # it only as a client does not serve.
-            alone = not stats["receivers"] and not stats["receivers_in_transit"]
-            alone = alone or self._requests._channel.receivers_left
-        except (ChannelClosed, PeerDied) as gone:
-            death = gone
-            alone = self._alone = True
-        # Check twice, because a server may be about to attach, or to send its reply.
-        if self._waits:
-            self._check_waiting(alone, death)
-        elif alone and self._alone:
-            self._lose_servers(death)
-        self._alone = alone
-
-    def _check_waiting(self, alone: bool, death: Exception | None) -> None:
-        """Fails requests that no server can answer, and those that have waited long enough for a server."""
-        unread = not self._replies.stats()["senders"] and self._replies.empty()
-        if unread and self._unread:
-            self.fail_begun(death)
-        self._unread = unread
-        if alone and self._alone:
-            now = time.monotonic()
-            with self._lock:
-                late = [number for number, future in self._pending.items() if now > future.serve_by]
-            for number in late:
-                self._fail(number, _lost(death, "; a server that starts later may handle this request"))
 
     def _lose_servers(self, death: Exception | None) -> None:
         """Fails the requests that have no reply. `death` is the error of the servers' channel, if any."""
@@ -230,13 +190,7 @@ class _Line:
             except Exception:  # no reply is left
                 break
         self._replies.close()  # a server that has not begun a request cannot begin it any more
-        received = self._requests.stats()["received"]
-
-        def why(future: _Reply) -> PeerDied:
-            may_be_done = future.ticket is None or future.ticket < received
-            return _lost(death, _MAY_BE_DONE if may_be_done else _NOT_DONE)
-
-        self.end(why)
+        self._fail(self._core.lose_all(death))
 
     def _settle_all(self, replies: list[Any]) -> None:
         for reply in replies:
@@ -246,7 +200,9 @@ class _Line:
     def _settle(self, header: Any, value: Any) -> None:
         if type(header) is not tuple or len(header) != 2 or type(header[0]) is not int:
             return
-        future = self._pending.pop(header[0], None)
+        self._core.remove(header[0])
+        with self._lock:
+            future = self._pending.pop(header[0], None)
         if future is None or not future.set_running_or_notify_cancel():
             return
         if isinstance(value, Exception):
@@ -263,7 +219,7 @@ class _Reply(futures.Future[Any]):
     """The future of one reply."""
 
     line: _Line | None = None
-    ticket: int | None = None  # of the request, once it is put
+    number = 0  # of its request
     serve_by = math.inf  # time until which it waits for a server, if its line waits
 
     def result(self, timeout: float | None = None) -> Any:
@@ -279,21 +235,7 @@ class _Reply(futures.Future[Any]):
             self.line.check_may_wait()
 
 
-_MAY_BE_DONE = "; a server may have handled this request before it exited"
-_NOT_DONE = "; no server has handled this request"
-
-
-def _lost(death: Exception | None, outcome: str) -> PeerDied:
-    """Returns the error of a request after the last server has gone; `death`: the error of the servers' channel."""
-    pids = death.pids if isinstance(death, PeerDied) else ()
-    is_failure = isinstance(death, WorkerFailed)
-    end = "failed" if is_failure else "was killed"
-    served = f"server process {', '.join(map(str, pids))} {end}" if pids else "no server process is left"
-    error = (WorkerFailed if is_failure else PeerDied)(served + outcome)
-    error.pids = pids
-    if isinstance(error, WorkerFailed) and isinstance(death, WorkerFailed):
-        error.exit_code = death.exit_code
-    return error
+_NOT_DONE = "no server process is left; no server has handled this request"
 
 
 def _serve_by(retry: float | None, deadline: float | None) -> float | None:
@@ -471,7 +413,7 @@ class Client(Generic[T, ReplyT]):
         try:
             with refusals_of_the_value():
                 ticket = await self._requests.put_async(message, left(deadline))
-            line.note_sent(future, ticket, deaths)
+            line.note_sent(future.number, ticket, deaths)
             return await asyncio.wait_for(asyncio.wrap_future(future), left(deadline))
         except (asyncio.TimeoutError, queue.Full):
             raise TimeoutError(f"no reply within {timeout} s") from None
@@ -495,7 +437,7 @@ class Client(Generic[T, ReplyT]):
             self._closed = True
             lines, self._lines = self._lines, {}
         for line in lines.values():
-            line.end(lambda _: ChannelClosed("this client is closed"))
+            line.end("this client is closed")
         self._requests.close()
 
     def __enter__(self) -> Self:
@@ -529,7 +471,7 @@ class Client(Generic[T, ReplyT]):
             if isinstance(error, ChannelClosed):
                 raise self._gone(error) from None
             raise
-        line.note_sent(future, ticket, deaths)
+        line.note_sent(future.number, ticket, deaths)
         return line, future
 
     def _register(
@@ -546,7 +488,7 @@ class Client(Generic[T, ReplyT]):
         while number is None:
             line = self._open_line(self._waits or serve_by is not None)
             number = line.add(future)
-        future.line = line
+        future.line, future.number = line, number
         future.add_done_callback(functools.partial(self._done, line, number))
         return line, future, ((line.handle, number, reply_by), obj)
 
@@ -569,7 +511,7 @@ class Client(Generic[T, ReplyT]):
 
     def _gone(self, error: ChannelClosed) -> Exception:
         """Returns the error of a request that was not sent because the channel is closed."""
-        return error if self._closed or self._requests.closed else _lost(None, _NOT_DONE)
+        return error if self._closed or self._requests.closed else PeerDied(_NOT_DONE)
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
