@@ -1,11 +1,13 @@
 """Runs the tests of other libraries with shmtree's classes in place of theirs.
 
-    python tests/upstream_suites/run.py LIBRARY [--plain] [--source FOLDER] [--report FILE] [arguments of pytest]
+    python tests/upstream_suites/run.py LIBRARY [--plain] [--workers N] [--source FOLDER] [--report FILE]
+        [arguments of pytest]
 
 LIBRARY is sb3, gymnasium, cpprb, torchrl or py-sharedmemory; it must be installed, with pytest and pytest-timeout. The
 script fetches the tests for the installed version, and keeps none of them. They come from the library's source package,
 or from its repository if the package lacks some of them. `--source` takes them from a folder with the sources instead.
-`--plain` tests the library's own classes. `--report` writes one line per test, with its result and its name.
+`--plain` tests the library's own classes. `--workers` makes Gymnasium's vector environments with so many workers.
+`--report` writes one line per test, with its result and its name.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("library", choices=LIBRARIES)
     parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--source", type=pathlib.Path)
     parser.add_argument("--report", type=pathlib.Path)
     options, to_pytest = parser.parse_known_args()
@@ -82,6 +85,7 @@ def main() -> None:
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         if not options.plain:
             environment["SHMTREE_ORIGINAL"] = options.library
+            environment["SHMTREE_WORKERS"] = str(options.workers)
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "substitute", "-p", "no:cacheprovider", "--tb=line"]
         pytest += [f"--timeout={SECONDS_PER_TEST}", f"--junit-xml={folder / 'report.xml'}", *to_pytest, *tests]
         subprocess.run(pytest, cwd=folder / "tests", env=environment, check=False)

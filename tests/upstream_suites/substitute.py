@@ -28,9 +28,16 @@ def _sb3() -> None:
 
 
 def _gymnasium() -> None:
-    from shmtree.gymnasium import AsyncVectorEnv
+    from shmtree.gymnasium import AsyncVectorEnv, PooledVectorEnv
 
-    _replace(importlib.import_module("gymnasium.vector"), AsyncVectorEnv=AsyncVectorEnv)
+    workers = int(os.environ.get("SHMTREE_WORKERS", 0))
+
+    class Pooled(PooledVectorEnv):
+        def __init__(self, env_fns: Any, *args: Any, **options: Any) -> None:
+            super().__init__(env_fns, *args, workers=min(workers, len(env_fns)), **options)
+
+    Pooled.__name__ = "AsyncVectorEnv"  # tests compare the repr
+    _replace(importlib.import_module("gymnasium.vector"), AsyncVectorEnv=Pooled if workers else AsyncVectorEnv)
 
 
 def _cpprb() -> None:

@@ -1,8 +1,8 @@
 """The batch of a vector environment in shared memory: a row per environment in each of several columns.
 
-There is a column for each leaf of the observation space that has a fixed shape and dtype, for rewards, terminations and
-truncations, and for each leaf of the action space. Text, sequences, graphs and custom spaces have no column; their
-values are sent in messages.
+There are columns for rewards, terminations and truncations, and for the leaves of the observation space and the action
+space that have a fixed shape and dtype. Text, sequences, graphs and custom spaces have no column: their values are sent
+in messages.
 
 A worker writes only the rows of its environments, and only between a command and its answer. The main process reads
 and writes rows only outside of that time. So the messages order all accesses, and the rows need no lock.

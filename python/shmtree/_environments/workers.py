@@ -103,9 +103,12 @@ def resets(commands: object) -> bool:
 class _Worker:
     """The environments of one process.
 
-    It executes these commands: a number, which is the half of the rows to write, for a step of all environments; the
-    half, numbers of environments, or None for all, and actions, or None for those in the rows; the rows to use from now
-    on; a list with a command of the library for each environment.
+    Its commands are:
+
+    - a number: steps all environments, with the actions in the rows. The number is the half of the rows to write.
+    - the half, numbers of environments or None for all, and actions or None for those in the rows: steps these.
+    - a list with a command of the library for each environment.
+    - the rows to use from now on.
     """
 
     def __init__(self, task: Task, answers: Sender[Any], done: Queue[Any]) -> None:

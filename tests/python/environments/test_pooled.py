@@ -61,14 +61,14 @@ def test_results_are_those_of_sync_vector_env(mode: str, workers: int):
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("space", OBSERVATIONS)
-def test_observations_of_every_space_are_those_of_sync_vector_env(space: str, copy: bool, mode: str):
+def test_observations_of_every_space_are_those_of_sync(space: str, copy: bool, mode: str):
     ours, theirs = both(space, autoreset_mode=mode, copy=copy)
     compare_steps(ours, theirs, mode)
     ours.close()
 
 
 @pytest.mark.parametrize("space", ACTIONS)
-def test_environments_get_the_actions_that_sync_vector_env_passes(space: str):
+def test_environments_get_actions_with_their_dtypes(space: str):
     ours, theirs = both("box", space)
     compare_steps(ours, theirs, "NextStep")
     ours.close()

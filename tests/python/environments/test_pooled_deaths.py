@@ -99,7 +99,7 @@ def step_first(made: Any) -> None:
         made.recv(1)
 
 
-def test_error_of_an_environment_is_raised_with_the_worker_as_its_cause(short: None):
+def test_error_of_an_environment_names_the_worker_in_its_cause(short: None):
     with environments() as made:
         pid = made.call("pid")[2]
         with pytest.raises(ValueError, match="environment 2 fails") as caught:
@@ -138,7 +138,7 @@ def test_stopped_worker_is_reported_as_stopped_and_can_continue():
         assert made.step(actions())[0][:, 0, 0, 0].tolist() == [10 * number + 1 for number in range(COUNT)]
 
 
-def test_recv_with_a_timeout_leaves_the_environments_to_be_received():
+def test_environments_can_be_received_after_a_timeout():
     with environments() as made:
         os.kill(made.processes[0].pid, signal.SIGSTOP)
         made.send(actions(), range(COUNT))
