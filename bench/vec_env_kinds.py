@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import statistics
 import subprocess
@@ -56,7 +57,7 @@ class Ready(gymnasium.Env[Any, Any]):
 def makers(kind: str, count: int) -> list[Callable[[], Any]]:
     if kind == "cheap":
         return [lambda: gymnasium.make("CartPole-v1")] * count
-    return [lambda number=number: Ready(kind, number) for number in range(count)]
+    return [functools.partial(Ready, kind, number) for number in range(count)]
 
 
 def stepped(environments: Any) -> Callable[[], int]:
@@ -71,7 +72,7 @@ def stepped(environments: Any) -> Callable[[], int]:
 
 
 def received(environments: Any) -> Callable[[], int]:
-    n = max(environments.num_envs // 4, 1)
+    n: int = max(environments.num_envs // 4, 1)
     actions = np.ones(environments.num_envs, int)
     environments.reset()
     environments.send(actions, range(len(actions)))

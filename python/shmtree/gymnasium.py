@@ -67,7 +67,7 @@ class AsyncVectorEnv(_Standard):
             raise TypeError(f"{cls.__name__} has no workers=; derive it from shmtree.gymnasium.PooledVectorEnv")
         return super().__new__(PooledVectorEnv)
 
-    def __init__(self, *args: Any, workers: None = None, **options: Any) -> None:
+    def __init__(self, *args: Any, workers: int | None = None, **options: Any) -> None:
         self._workers = Workers()
         start_with(self._workers, _Standard.__init__, _MODULE)(self, *args, **options)
 

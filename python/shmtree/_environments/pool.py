@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import multiprocessing
+import os
 import queue
 import signal
 import time
@@ -104,7 +105,7 @@ class Pool:
         count = len(makers)
         if not 1 <= whole("workers", workers) <= count:
             raise ValueError(f"workers is {workers}; it must be from 1 to {count}, the number of environments")
-        self.count = count
+        self.count, self._pid = count, os.getpid()
         self._interface, self._makers, self._start, self._restarts = interface, makers, start, restarts
         # A queue, since its stream does not end while this process can still start workers.
         self._done: Queue[Any] = Queue()
@@ -355,7 +356,12 @@ class Pool:
         self._put(new, command)
 
     def end(self, timeout: float | None, terminate: bool = False) -> None:
-        """Ends the workers. After a call that failed, the timeout is 5 s if it is None."""
+        """Ends the workers. After a call that failed, the timeout is 5 s if it is None.
+
+        Does nothing in a forked child, which collects its copies of vector environments: they are the parent's.
+        """
+        if os.getpid() != self._pid:
+            return
         for member in self._members:
             member.commands.close()
         failed = self._lost is not None or self._is_late

@@ -163,6 +163,15 @@ def test_close_ends_after_a_step_that_timed_out(options: Any, stop: bool, short:
     assert made.processes[1].exitcode in (-signal.SIGKILL, -signal.SIGTERM)
 
 
+def test_forked_child_does_not_close_the_environments_of_its_parent():
+    with environments() as made:
+        child = multiprocessing.get_context("fork").Process(target=made.close, kwargs={"terminate": True})
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert made.step(actions())[0][:, 0, 0, 0].tolist() == [10 * number + 1 for number in range(COUNT)]
+
+
 def test_close_closes_the_environments(tmp_path: Any):
     made = AsyncVectorEnv([lambda number=number: Closing(number, tmp_path) for number in range(COUNT)], workers=2)
     made.reset()
