@@ -3,8 +3,8 @@
     python -m bench.vec_env_kinds [--kinds cheap,pixels,dict,slow] [--environments 8,64] [--seconds 1] [--rounds 3]
                                   [--workers 2] [--busy 4]
 
-All variants of a row take turns. `slow` sleeps 1 to 20 ms in each step. Its bound is the number of workers divided by
-the mean time of a step. Writes a table to stdout, and the figures to bench/results/vec_env_kinds.json.
+All variants of a row take turns. `slow` sleeps 1 to 20 ms in each step. The bound of `recv` is that of a simulation in
+which nothing but the sleeps takes time. Writes a table to stdout, and the figures to bench/results/vec_env_kinds.json.
 """
 
 from __future__ import annotations
@@ -84,6 +84,17 @@ def received(environments: Any) -> Callable[[], int]:
     return step
 
 
+def bound(count: int, n: int, batches: int = 20_000) -> float:
+    """Returns the steps per second if the first `n` of `count` slow environments always begin again together."""
+    random = np.random.default_rng(1)
+    ends = np.sort(random.uniform(*SLOW_S, count))
+    for _ in range(batches):
+        now = ends[n - 1]
+        ends[:n] = now + random.uniform(*SLOW_S, n)
+        ends.sort()
+    return float(n * batches / now)
+
+
 def variants(kind: str, count: int, workers: int) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
     made = makers(kind, count)
     found: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -130,7 +141,6 @@ def measure(kind: str, count: int, workers: int, seconds: float, rounds: int) ->
                 while (passed := time.perf_counter() - began) < seconds:
                     done += step()
                 found.setdefault(name, []).append(done / passed)
-        steps.clear()
     rates = {name: statistics.median(each) for name, each in found.items()}
     return {"kind": kind, "environments": count, "workers": workers, **rates}
 
@@ -154,8 +164,10 @@ def main() -> None:
                 rows.append(measure(kind, count, workers, arguments.seconds, arguments.rounds))
     about["load_after"] = machine.load()
     names = list(rows[0])[3:]
-    if "slow" in arguments.kinds:
-        print(f"Bound of slow environments: {2 / sum(SLOW_S):.0f} steps/s for each worker.")
+    for row in rows:
+        if row["kind"] == "slow":
+            row["recv, bound"] = bound(row["environments"], max(row["environments"] // 4, 1))
+            print(f"bound of recv with {row['environments']} slow environments: {row['recv, bound']:,.0f} steps/s")
     cells = [[f"{row['kind']}, {row['environments']}", *(f"{row[name]:,.0f}" for name in names)] for row in rows]
     print(machine.line(about))
     print(f"{machine.dated(about)}\n\n{markdown.table(['steps/s', *names], cells)}", end="")
