@@ -163,7 +163,7 @@ def test_close_ends_after_a_step_that_timed_out(options: Any, stop: bool, short:
     assert made.processes[1].exitcode in (-signal.SIGKILL, -signal.SIGTERM)
 
 
-def test_forked_child_does_not_close_the_environments_of_its_parent():
+def test_forked_child_leaves_workers_of_its_parent_alone():
     with environments() as made:
         child = multiprocessing.get_context("fork").Process(target=made.close, kwargs={"terminate": True})
         child.start()
