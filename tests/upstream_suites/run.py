@@ -28,11 +28,13 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 #: For each library: its distribution, its repository if its source package lacks tests, and the test files.
 LIBRARIES = {
-    "sb3": ("stable_baselines3", None, ["tests/test_buffers.py", "tests/test_vec_envs.py"]),
+    "sb3": ("stable_baselines3", None, [f"tests/test_{name}.py" for name in (
+        "buffers", "vec_envs", "n_step_replay", "her")]),
     "gymnasium": ("gymnasium", "https://github.com/Farama-Foundation/Gymnasium", [f"tests/vector/test_{name}.py" for
         name in ("async_vector_env", "autoreset_mode", "observation_mode", "vector_env", "vector_env_info")]),
     "cpprb": ("cpprb", "https://github.com/ymd-h/cpprb", [f"test/test_{name}.py" for name in (
-        "PyReplayBuffer", "features", "HighLevelAPI", "issue", "mp", "multi_rew", "save_load", "train", "util", "v8")]),
+        "PyReplayBuffer", "features", "HER", "HighLevelAPI", "issue", "mp", "multi_rew", "save_load", "train", "util",
+        "v8")]),
     "torchrl": ("torchrl", "https://github.com/pytorch/rl", [f"test/rb/test_{name}.py" for name in (
         "rb_core", "samplers", "prioritized", "storages", "writers")]),
     "py-sharedmemory": ("py-sharedmemory", None, [f"tests/test_{name}.py" for name in (

@@ -23,7 +23,8 @@ def _sb3() -> None:
     from shmtree.sb3 import SubprocVecEnv
 
     ours = {name: getattr(sb3, name) for name in sb3.__all__}
-    _replace(importlib.import_module("stable_baselines3.common.buffers"), **ours)
+    for name in ("", ".her", ".common.buffers", ".common.off_policy_algorithm"):
+        _replace(importlib.import_module(f"stable_baselines3{name}"), **ours)
     _replace(importlib.import_module("stable_baselines3.common.vec_env"), SubprocVecEnv=SubprocVecEnv)
 
 

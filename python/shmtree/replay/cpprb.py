@@ -5,7 +5,7 @@
     from shmtree.replay.cpprb import MPPrioritizedReplayBuffer
 
 Calls and results are those of cpprb 11. For a given seed of NumPy, the uniform buffers also draw the same rows. Any
-number of processes may add to, sample and update each of the four classes. `buffer.shared` is the
+number of processes may add to, sample and update each of the classes. `buffer.shared` is the
 `shmtree.replay.ReplayBuffer` with the rows.
 
 `next_of` and `stack_compress` save no memory here: rows are stored as you pass them. `Nstep` needs cpprb installed.
@@ -13,7 +13,7 @@ number of processes may add to, sample and update each of the four classes. `buf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ._cpprb_rows import PlacedPriorities, PlacedRows
 from ._ring import Array
 
 __all__ = [
+    "HindsightReplayBuffer",
     "MPPrioritizedReplayBuffer",
     "MPReplayBuffer",
     "PrioritizedReplayBuffer",
@@ -214,6 +215,110 @@ def create_buffer(
 ) -> ReplayBuffer:
     """Returns a `ReplayBuffer` or a `PrioritizedReplayBuffer`, like `cpprb.create_buffer`."""
     return (PrioritizedReplayBuffer if prioritized else ReplayBuffer)(size, env_dict, **kwargs)
+
+
+class HindsightReplayBuffer:
+    """`cpprb.HindsightReplayBuffer`. Any number of processes may add: each has an episode of its own.
+
+    Like the original, it stores a copy of an episode for each additional goal. `rb.shared` is the
+    `shmtree.replay.ReplayBuffer` with the rows.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        env_dict: Mapping[str, Mapping[str, Any]],
+        max_episode_len: int,
+        reward_func: Callable[[Any, Any, Any], Any],
+        *,
+        goal_func: Callable[[Any], Any] | None = None,
+        goal_shape: Any = None,
+        state: str = "obs",
+        action: str = "act",
+        next_state: str = "next_obs",
+        strategy: str = "future",
+        additional_goals: int = 4,
+        prioritized: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if strategy not in (known := ["future", "episode", "random", "final"]):
+            raise ValueError(f"Unknown Strategy: {strategy}. Known Strategies: {known}")
+        self.max_episode_len, self.reward_func, self.goal_func = max_episode_len, reward_func, goal_func
+        self.state, self.action, self.next_state = state, action, next_state
+        self.strategy, self.prioritized = strategy, prioritized
+        self.additional_goals = 1 if strategy == "final" else additional_goals
+        goal = {**env_dict[state], "shape": goal_shape or env_dict[state].get("shape", 1)}
+        self.goal_shape = np.array(goal["shape"], ndmin=1)
+        self.rb = create_buffer(size, {**env_dict, "rew": {}, "goal": goal}, prioritized=prioritized, **kwargs)
+        self._columns = {name: self.rb._columns[name] for name in env_dict}
+        self._episode: list[dict[str, Array]] = []  # the steps of this process, in the order of the calls
+        self.rng = np.random.default_rng()
+
+    def add(self, **kwargs: Any) -> None:
+        if sum(len(steps[self.state]) for steps in self._episode) >= self.max_episode_len:
+            raise ValueError("Exceed Max Episode Length")
+        columns = self._columns.items()
+        self._episode.append(
+            {name: np.array(kwargs[name], dtype).reshape(-1, *shape) for name, (shape, dtype) in columns}
+        )
+
+    def on_episode_end(self, goal: Any) -> None:
+        """Stores the episode, with its own goal and with the additional goals."""
+        if not self._episode:
+            return
+        steps = {name: np.concatenate([part[name] for part in self._episode]) for name in self._columns}
+        count = len(steps[self.state])
+        for goals in self._goals(np.broadcast_to(np.asarray(goal), (count, *self.goal_shape)), steps[self.next_state]):
+            self.rb.add(**steps, goal=goals, rew=self.reward_func(steps[self.next_state], steps[self.action], goals))
+        self._episode.clear()
+        self.rb.on_episode_end()
+
+    def _goals(self, own: Array, reached: Array) -> Iterator[Array]:
+        """Yields the goals of all steps, once for each copy of the episode."""
+        yield own
+        count, copies = len(own), self.additional_goals
+        of = self.goal_func or (lambda states: states)
+        if self.strategy == "final":
+            yield of(np.broadcast_to(reached[-1], reached.shape))
+        elif self.strategy == "random":
+            places = self.rng.integers(0, self.rb.get_stored_size(), size=copies * count)
+            goals = of(self.rb._encode_sample(places)[self.next_state])
+            yield from goals.reshape((copies, count, *goals.shape[1:]))
+        elif self.strategy == "episode":
+            yield from (of(reached[chosen]) for chosen in self.rng.integers(0, count, size=(copies, count)))
+        else:
+            chosen = np.stack([self.rng.integers(step, count, size=copies) for step in range(count)], axis=1)
+            yield from (of(reached[each]) for each in chosen)
+
+    def sample(self, batch_size: int, **kwargs: Any) -> dict[str, Array]:
+        return self.rb.sample(batch_size, **kwargs)
+
+    def clear(self) -> None:
+        self.rb.clear()
+        self._episode.clear()
+
+    def get_stored_size(self) -> int:
+        return self.rb.get_stored_size()
+
+    def get_buffer_size(self) -> int:
+        return self.rb.get_buffer_size()
+
+    def get_all_transitions(self, shuffle: bool = False) -> dict[str, Array]:
+        return self.rb.get_all_transitions(shuffle)
+
+    def _prioritized(self) -> PrioritizedReplayBuffer:
+        if not isinstance(self.rb, PrioritizedReplayBuffer):
+            raise ValueError("Buffer is constructed without PER")
+        return self.rb
+
+    def update_priorities(self, indexes: Any, priorities: Any) -> None:
+        self._prioritized().update_priorities(indexes, priorities)
+
+    def get_max_priority(self) -> float:
+        return self._prioritized().get_max_priority()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_episode": []}  # another process begins an episode of its own
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:

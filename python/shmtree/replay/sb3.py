@@ -11,6 +11,8 @@ Calls, results, attributes and the random draws for a given seed of NumPy are th
 
 from __future__ import annotations
 
+import copy
+import warnings
 from multiprocessing import context
 from typing import Any
 
@@ -18,9 +20,12 @@ import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.buffers import BaseBuffer
 from stable_baselines3.common.buffers import DictReplayBuffer as _StandardDict
+from stable_baselines3.common.buffers import NStepReplayBuffer as _StandardNStep
 from stable_baselines3.common.buffers import ReplayBuffer as _Standard
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.her import HerReplayBuffer as _StandardHer
 
+from .._ipc.shared_array import SharedArray
 from .._public import claim_names
 from . import _files
 from ._buffer import ReplayBuffer as _Shared
@@ -28,7 +33,7 @@ from ._options import RING
 from ._ring import Array, Ring
 from ._ring_array import RingArray
 
-__all__ = ["DictReplayBuffer", "ReplayBuffer"]
+__all__ = ["DictReplayBuffer", "HerReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"]
 
 _Leaf = tuple[tuple[int, ...], Any]
 _NUMBER: _Leaf = ((), np.dtype(np.float32))
@@ -246,6 +251,40 @@ class ReplayBuffer(_Standard):
         self.__dict__.update(state)
 
 
+class NStepReplayBuffer(ReplayBuffer, _StandardNStep):
+    """`stable_baselines3.common.buffers.NStepReplayBuffer`, with the rows in shared memory."""
+
+    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.n_steps, self.gamma = n_steps, gamma
+        if self.optimize_memory_usage:
+            raise NotImplementedError("NStepReplayBuffer doesn't support optimize_memory_usage=True")
+
+    def _get_samples(self, batch_inds: Array, env: Any = None) -> Any:
+        environments: Any = np.random.randint(0, self.n_envs, size=batch_inds.shape)
+        newest = (self.pos - 1) % self.buffer_size
+        steps = (batch_inds[:, None] + np.arange(self.n_steps)) % self.buffer_size
+        rows = self._ring.read(steps * self.n_envs + environments[:, None], 0)
+        reward, done, timeout = (rows[key].reshape(steps.shape) for key in ("reward", "done", "timeout"))
+        # The step after the newest one is the oldest, of another episode.
+        timeout = np.logical_or(timeout, (steps == newest) & (done == 0))
+        ends = np.logical_or(done, timeout)
+        last = np.where(ends.any(axis=1), ends.argmax(axis=1), self.n_steps - 1)
+        mask = np.arange(self.n_steps) <= last[:, None]
+        discounts = self.gamma ** np.arange(self.n_steps, dtype=np.float32)
+        first = np.arange(len(steps)) * self.n_steps
+        done_last = np.take_along_axis(done * (1 - timeout), last[:, None], axis=1).astype(np.float32)
+        data = (
+            self._normalize_obs(rows["obs"][first], env),
+            rows["action"][first],
+            self._normalize_obs(rows["next_obs"][first + last], env),
+            done_last,
+            (self._normalize_reward(reward, env) * discounts * mask).sum(axis=1, keepdims=True),
+            self.gamma ** mask.sum(axis=1, keepdims=True).astype(np.float32),
+        )
+        return ReplayBufferSamples(*map(self.to_torch, data))  # type: ignore[arg-type]
+
+
 class DictReplayBuffer(ReplayBuffer, _StandardDict):
     """`stable_baselines3.common.buffers.DictReplayBuffer`, with the rows in shared memory."""
 
@@ -270,8 +309,9 @@ class DictReplayBuffer(ReplayBuffer, _StandardDict):
         return {key: self._column(name, leaf, key) for key, leaf in self._observation_leaves.items()}
 
     def _get_samples(self, batch_inds: Array, env: Any = None) -> Any:
-        rows, following = self._rows_at(batch_inds)
+        return self._samples_of(self._rows_at(batch_inds)[0], env)
 
+    def _samples_of(self, rows: Any, env: Any) -> Any:
         def tensors(observations: Any) -> dict[str, Any]:
             normalized: Any = self._normalize_obs(observations, env)
             return {key: self.to_torch(part) for key, part in normalized.items()}
@@ -279,10 +319,117 @@ class DictReplayBuffer(ReplayBuffer, _StandardDict):
         return DictReplayBufferSamples(
             observations=tensors(rows["obs"]),
             actions=self.to_torch(rows["action"]),
-            next_observations=tensors(following),
+            next_observations=tensors(rows["next_obs"]),
             dones=self.to_torch((rows["done"] * (1 - rows["timeout"])).reshape(-1, 1)),
             rewards=self.to_torch(self._normalize_reward(rows["reward"].reshape(-1, 1), env)),
         )
+
+
+class HerReplayBuffer(_StandardHer, DictReplayBuffer):
+    """`stable_baselines3.HerReplayBuffer`, with the rows and the ends of episodes in shared memory.
+
+    One process adds: `add` raises RuntimeError if another process has added. Others may sample; while the adding
+    process overwrites an episode, their goals may come from the episode that takes its place. `infos` belong to one
+    process, so with ``copy_info_dict=True`` you cannot pass the buffer to another one. `dones` and `timeouts` are
+    copies.
+    """
+
+    env: Any
+    _episodes: Any  # SharedArray: ep_start, ep_length and marks of truncate_last_trajectory, then _current_ep_start
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._share(np.zeros((3 * self.buffer_size + 1, self.n_envs), np.int64))
+        self._own_steps = 0  # steps of the buffer when this process added last
+
+    def _share(self, episodes: Array) -> None:
+        self._episodes = SharedArray._make(self.shared._replay.arena, episodes.shape, np.int64, None)
+        self._episodes.array[:] = episodes
+        self._view()
+
+    def _view(self) -> None:
+        parts: Any = self._episodes.array[:-1].reshape(3, self.buffer_size, self.n_envs)
+        self.ep_start, self.ep_length, self._cut = parts
+        self._current_ep_start = self._episodes.array[-1]
+
+    def reset(self) -> None:
+        super().reset()
+        self._episodes.array[:] = 0
+        self._own_steps = 0
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        if self._steps not in (0, self._own_steps):
+            raise RuntimeError(
+                f"another process has added to this buffer: it has {self._steps} steps, and had {self._own_steps} when "
+                "this process added last. Only one process can add to a HerReplayBuffer"
+            )
+        self._cut[self.pos] = 0
+        super().add(*args, **kwargs)
+        self._own_steps = self._steps
+
+    def _rows_of_environments(self, steps: Array, environments: Array) -> Any:
+        rows, cut = self._ring.read(steps * self.n_envs + environments, 0), self._cut[steps, environments]
+        rows["done"] = np.maximum(rows["done"], cut != 0)
+        rows["timeout"] = np.maximum(rows["timeout"], cut > 1)
+        return rows
+
+    def _get_real_samples(self, batch_indices: Array, env_indices: Array, env: Any = None) -> Any:
+        return self._samples_of(self._rows_of_environments(batch_indices, env_indices), env)
+
+    def _get_virtual_samples(self, batch_indices: Array, env_indices: Array, env: Any = None) -> Any:
+        assert self.env is not None, (
+            "HerReplayBuffer needs an env to compute rewards for virtual transitions: set_env()"
+        )
+        rows = self._rows_of_environments(batch_indices, env_indices)
+        infos: Any = [{} for _ in batch_indices]
+        if self.copy_info_dict:
+            infos = copy.deepcopy(self.infos[batch_indices, env_indices])
+        goals = self._sample_goals(batch_indices, env_indices)
+        rows["obs"]["desired_goal"] = rows["next_obs"]["desired_goal"] = goals
+        given = (rows["next_obs"]["achieved_goal"], goals, infos)
+        rows["reward"] = self.env.env_method("compute_reward", *given, indices=[0])[0].astype(np.float32)
+        return self._samples_of(rows, env)
+
+    def truncate_last_trajectory(self) -> None:
+        unfinished = np.flatnonzero(self._current_ep_start != self.pos)
+        if not len(unfinished):
+            return
+        warnings.warn(
+            "The last trajectory in the replay buffer will be truncated.\n"
+            "If you are in the same episode as when the replay buffer was saved,\n"
+            "you should use `truncate_last_trajectory=False` to avoid that issue.",
+            stacklevel=2,
+        )
+        for environment in unfinished:
+            self._cut[self.pos - 1, environment] = 2 if self.handle_timeout_termination else 1
+            self._compute_episode_length(int(environment))
+
+    @property
+    def dones(self) -> Any:
+        return np.maximum(super().dones, self._cut != 0)
+
+    @property
+    def timeouts(self) -> Any:
+        return np.maximum(super().timeouts, self._cut > 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        is_passed = context.get_spawning_popen() is not None
+        if is_passed and self.copy_info_dict:
+            raise TypeError(
+                "cannot pass a HerReplayBuffer with copy_info_dict=True to another process, which lacks infos"
+            )
+        state = DictReplayBuffer.__getstate__(self)
+        for name in ("env", "ep_start", "ep_length", "_cut", "_current_ep_start"):
+            del state[name]
+        return state if is_passed else {**state, "_episodes": self._episodes.array.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        DictReplayBuffer.__setstate__(self, state)
+        self.env = None
+        if isinstance(self._episodes, np.ndarray):
+            self._share(self._episodes)
+        else:
+            self._view()
 
 
 def _broadcast(count: int, value: Any, leaf: _Leaf) -> Array:
