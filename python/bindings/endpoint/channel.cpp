@@ -124,8 +124,6 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("is_queue", &Channel::is_queue)
       .def_property_readonly("takes_requests", &Channel::takes_requests)
       .def_property_readonly("waits_for_receivers", &Channel::waits_for_receivers)
-      .def_property_readonly("receivers_left",
-                             [](Channel& channel) { return channel.ends().is_left(channel::End::kReceiving); })
       .def("stats", &channel_stats)
       .def(
           "begin_transfer",
