@@ -139,8 +139,8 @@ struct ItemAs<std::chrono::duration<Rep, Period>> {
     if constexpr (std::is_floating_point_v<Rep>) {
       return std::chrono::duration<Rep, Period>(static_cast<Rep>(ticks));
     } else {
-      constexpr auto kMost = static_cast<double>(std::numeric_limits<Rep>::max());
-      if (!(std::abs(ticks) < kMost)) {  // also for NaN
+      constexpr auto kLimit = static_cast<double>(std::numeric_limits<Rep>::max());
+      if (!(std::abs(ticks) < kLimit)) {  // also for NaN
         return Error{.code = Code::kInvalid,
                      .message = std::to_string(*seconds) + " s do not fit into the requested std::chrono::duration"};
       }

@@ -178,7 +178,7 @@ def start_with(workers: Workers | IdleModule, constructor: Callable[..., None], 
 
 
 class IdleModule:
-    """Stands for `multiprocessing`, and for all that it makes, in a constructor whose workers a pool has started."""
+    """Stands for `multiprocessing`, and for all that it makes, in a constructor: a pool has started the workers."""
 
     def __init__(self, remotes: Iterable[Any]) -> None:
         self._remotes = iter(remotes)

@@ -113,7 +113,7 @@ class Pool:
         self.remotes = [Remote(self, number) for number in range(count)]
         self.requests: dict[int, tuple[str, Any]] = {}
         self._results: dict[int, Any] = {}
-        self.sent: set[int] = set()  #: environments of `send` whose results were not received
+        self.sent: set[int] = set()  #: environments of `send` with results to come
         self._arrived: deque[tuple[int, Any]] = deque()  # steps of `send` that are done, and other infos
         self._next_check = 0.0
         self._timeout: float | None = None

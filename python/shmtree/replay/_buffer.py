@@ -390,7 +390,7 @@ class ReplayBuffer:
 
         Args:
             n: Number of episodes.
-            length: Maximum number of rows of an episode. Longer episodes, and those whose first rows were overwritten,
+            length: Maximum number of rows of an episode. Longer episodes, and those that have lost their first rows,
                 are not sampled. Arrays of the batch have the shape (n, length, ...), with zeros where
                 `SequenceBatch.mask` is false.
             replace: True if an episode may be sampled several times.

@@ -317,6 +317,9 @@ class HindsightReplayBuffer:
     def get_max_priority(self) -> float:
         return self._prioritized().get_max_priority()
 
+    def __repr__(self) -> str:
+        return f"<HindsightReplayBuffer of {self.rb!r}>"
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_episode": []}  # another process begins an episode of its own
 

@@ -119,7 +119,7 @@ def _sample_elsewhere(buffer: Any, results: Any, has_added: Any) -> None:
         results.put(str(error))
 
 
-def test_another_process_samples_a_hindsight_buffer_and_may_not_add():
+def test_another_process_may_only_sample_a_hindsight_buffer():
     _, buffer = her_pair()
     add_steps([buffer], 30, 1, True)
     context = mp.get_context("spawn")

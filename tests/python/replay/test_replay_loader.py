@@ -229,7 +229,7 @@ def test_arguments_of_a_loader_are_checked():
         buffer.loader(4)
 
 
-def test_loader_on_the_cpu_yields_tensors_on_the_arrays_of_the_batch():
+def test_tensors_of_a_loader_share_memory_with_the_batch():
     torch = pytest.importorskip("torch")
     buffer = filled(sampling=Sampling(Prioritized()))
     with buffer.loader(4, device="cpu", length=3, stored_state="n") as loader:

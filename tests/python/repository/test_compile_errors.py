@@ -39,7 +39,7 @@ def compiled(program: str, standard: str) -> list[str]:
         ("sender.put(receiver.get()).value();", ["Result", ".value()"]),
     ],
 )
-def test_a_type_without_a_conversion_gives_one_error_with_the_remedy(statement, words):
+def test_a_type_without_a_conversion_gives_one_error(statement, words):
     lines = compiled(TYPES % statement, "c++20")
     errors = [line for line in lines if " error: " in line]
     assert len(errors) == 1, lines

@@ -60,6 +60,7 @@ MADE_BY = {
     "shmtree.ray.Sender": "use shmtree.ray.create_pair()",
     "shmtree.recording.RecordedMessage": "use iter(Recording(path))",
     "shmtree.replay.Batch": "use ReplayBuffer.sample()",
+    "shmtree.replay.Loader": "use ReplayBuffer.loader()",
     "shmtree.replay.Saved": "use ReplayBuffer.save()",
     "shmtree.replay.SequenceBatch": "use ReplayBuffer.sample_sequences()",
     "shmtree.replay.TensorBatch": "use Batch.to()",

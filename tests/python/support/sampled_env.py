@@ -1,4 +1,4 @@
-"""Environments with any spaces, whose observations are samples, for tests of vector environments."""
+"""Environments with any spaces and samples as observations, for tests of vector environments."""
 
 from __future__ import annotations
 
