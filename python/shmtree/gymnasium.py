@@ -60,7 +60,7 @@ class AsyncVectorEnv(_Standard):
     their environments, and terminates those that do not end within 5 s, or within its `timeout`.
     """
 
-    def __new__(cls, *args: Any, workers: int | None = None, **options: Any) -> AsyncVectorEnv:
+    def __new__(cls, *args: Any, workers: int | None = None, **options: Any) -> Any:
         if workers is None or issubclass(cls, PooledVectorEnv):
             return super().__new__(cls)
         if cls is not AsyncVectorEnv:

@@ -58,7 +58,7 @@ class SubprocVecEnv(_Standard):
 
     closed: bool
 
-    def __new__(cls, *args: Any, workers: int | None = None, **options: Any) -> SubprocVecEnv:
+    def __new__(cls, *args: Any, workers: int | None = None, **options: Any) -> Any:
         if workers is None or issubclass(cls, PooledVecEnv):
             return super().__new__(cls)
         if cls is not SubprocVecEnv:
@@ -102,6 +102,8 @@ class PooledVecEnv(SubprocVecEnv):
         ValueError: `workers` is not from 1 to the number of environments.
         shmtree.ConnectionLost: A worker died; the error has its pid and the numbers of its environments.
     """
+
+    reset_infos: Any
 
     def __init__(
         self,
