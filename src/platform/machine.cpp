@@ -1,12 +1,11 @@
 #include "platform/machine.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,19 +58,11 @@ int process_id() noexcept {
 std::uint32_t user_id() noexcept {
   return geteuid();
 }
+// The directory has a link for each thread, and two for itself. No descriptor is open, which a forked child would keep.
 std::uint32_t own_thread_count() noexcept {
-  char text[512];
-  const UniqueFd file(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
-  const ssize_t length = file.valid() ? read(file.get(), text, sizeof text - 1) : -1;
-  if (length <= 0) return 0;
-  text[length] = '\0';
-  const char* field = strrchr(text, ')');  // the end of field 2; the name may contain spaces
-  constexpr int kThreads = 20;
-  for (int number = 2; field != nullptr && number < kThreads; ++number) {
-    field = strchr(field, ' ');
-    if (field != nullptr) ++field;
-  }
-  return field == nullptr ? 0 : static_cast<std::uint32_t>(strtoul(field, nullptr, 10));
+  struct stat task {};
+  const bool is_counted = stat("/proc/self/task", &task) == 0 && task.st_nlink > 2;
+  return is_counted ? static_cast<std::uint32_t>(task.st_nlink - 2) : 0;
 }
 int thread_id() noexcept {
   return static_cast<int>(gettid());

@@ -23,7 +23,7 @@ void yield_core() noexcept;
 
 int process_id() noexcept;
 std::uint32_t user_id() noexcept;  // effective user id
-// Returns the number of threads of this process; 0 if it is unknown. Reads a file in /proc.
+// Returns the number of threads of this process; 0 if it is unknown. Asks /proc, without a descriptor.
 std::uint32_t own_thread_count() noexcept;
 int thread_id() noexcept;  // of the calling thread, in its PID namespace
 

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <new>
 #include <thread>
 
@@ -12,6 +14,7 @@
 #include "platform/clock.h"
 #include "platform/fork.h"
 #include "platform/futex.h"
+#include "platform/machine.h"
 #include "support/catch2.h"
 
 using namespace shmtree::platform;
@@ -100,4 +103,16 @@ TEST_CASE("A futex wait returns at once if the word has changed") {
   const std::int64_t began = monotonic_ns();
   futex_wait(word, 0, 60'000'000'000);
   CHECK(monotonic_ns() - began < 30'000'000'000);
+}
+
+TEST_CASE("own_thread_count() counts each thread") {
+  const std::uint32_t before = own_thread_count();
+  CHECK(before >= 1);
+  std::atomic<bool> is_over{false};
+  std::thread one([&] { is_over.wait(false); }), two([&] { is_over.wait(false); });
+  CHECK(own_thread_count() == before + 2);
+  is_over = true;
+  is_over.notify_all();
+  one.join();
+  two.join();
 }
