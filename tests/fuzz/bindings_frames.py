@@ -184,19 +184,21 @@ class Grow:
         self._writer = Writer()
         self._left = self._generator.choice((1, 2, 5, 10, 40))
         if with_header:
-            self._writer.kind(21).length(2).kind(45).name("shmtree._service:Header")
+            self._writer.kind(21).length(2)
             self._node(0, (21,))
         self._node(0)
         return self._writer.frame()
 
     def registered(self, name: str, parts: Any, with_header: bool) -> bytes:
-        """Returns a frame of a registered class with a few odd parts."""
+        """Returns a frame of a registered class, or of a plain tuple without a name, with a few odd parts."""
         for _ in range(self._generator.choice((0, 1, 1, 2, 3))):
             parts = self._changed(parts)
         writer = Writer()
         if with_header:
             writer.kind(21).length(2)
-        writer.kind(45).name(name).value(parts)
+        if name:
+            writer.kind(45).name(name)
+        writer.value(parts)
         return (writer.value("value") if with_header else writer).frame()
 
     def _changed(self, value: Any) -> Any:

@@ -22,7 +22,6 @@ from frame_writer import Writer
 
 import shmtree
 from shmtree._codec import device_leaf
-from shmtree._ipc import service
 
 
 class Color(enum.Enum):
@@ -125,8 +124,8 @@ SEEDS: dict[str, Callable[[], Any]] = {
     "references": references,
     "device": lambda: [device(), device((0, 3), None, True), device((0,), (8,), False)],
     "device tensor": lambda: device_leaf.DeviceLeaf((("torch", "float32", 0, (4,), (1,), False, True), *DEVICE[1:])),
-    "service": lambda: (service.Header(b"h" * 60, 1, 1e9), {"value": [1, 2.5], "array": ARRAY[0]}),
-    "service reply": lambda: (service.Header(7, True), ("ValueError", "text")),
+    "service": lambda: ((b"h" * 60, 1, 1e9), {"value": [1, 2.5], "array": ARRAY[0]}),
+    "service reply": lambda: ((7, True), ("ValueError", "text")),
     "pickles": lambda: [1, Step, complex, {"a": Step.__init__}],
     "small": lambda: {"reward": 1.5, "done": False, "step": 17},
 }  # fmt: skip
@@ -169,7 +168,7 @@ TENSORS = (tensor(0, (24,)), tensor(1, (6, 4)), tensor(3, (2, 3), (8, 16)), tens
 #: Names of classes for messages: those above, those of shmtree, and some that receivers must refuse.
 CLASSES = (
     *(f"{__name__}:{name}" for name in ("Color", "Access", "Modes", "Point", "Step", "Registered", "pack")),
-    "shmtree._leaves:DeviceLeaf", "shmtree._service:Header", "shmtree:Sender", "shmtree:Receiver", "shmtree:Queue",
+    "shmtree._leaves:DeviceLeaf", "shmtree:Sender", "shmtree:Receiver", "shmtree:Queue",
     "shmtree:Connection", "shmtree:SharedArray", "shmtree:Arena", "array:array", "types:SimpleNamespace",
     "builtins:list", "builtins:int", "builtins:dict", "builtins:exec", "collections:OrderedDict", "os:system",
 )  # fmt: skip

@@ -19,7 +19,6 @@ from frame_writer import Writer
 
 import shmtree
 from shmtree import _core
-from shmtree._ipc import service
 
 MIB = 1 << 20
 DEVICE_LEAF = "shmtree._leaves:DeviceLeaf"
@@ -47,7 +46,7 @@ class Target(abc.ABC):
         yield from FLAT
 
     def registered(self) -> Iterator[tuple[str, Any]]:
-        """Yields the names of registered classes of the package, with parts that this process would accept."""
+        """Yields names of registered classes, or "" for a plain tuple, with parts that this process would accept."""
         yield from ()
 
     def put(self, frame: bytes) -> None:
@@ -215,16 +214,14 @@ class Service(Target):
         self._handle = _core.make_handle(self._sender._channel.arena, self._sender._channel.block)
 
     def frames(self) -> Iterator[bytes]:
-        requests = [
-            (service.Header(handle, 1, None), value) for value in values() for handle in (self._handle, b"h" * 60)
-        ]
-        requests.append((service.Header(self._handle, 1, time.monotonic() + 1e6), 5))
-        requests.append((service.Header(7, True), ("ValueError", "text")))
+        requests = [((handle, 1, None), value) for value in values() for handle in (self._handle, b"h" * 60)]
+        requests.append(((self._handle, 1, time.monotonic() + 1e6), 5))
+        requests.append(((7, True), ("ValueError", "text")))
         yield from with_placeholders(map(pack, requests))
 
     def registered(self) -> Iterator[tuple[str, Any]]:
         for deadline in (None, time.monotonic() + 1e6):
-            yield "shmtree._service:Header", (self._handle, 1, deadline)
+            yield "", (self._handle, 1, deadline)
 
     def put(self, frame: bytes) -> None:
         if self._replies.qsize():

@@ -54,6 +54,7 @@ class _Line:
         self._waits = waits
         self._core = _core.ReplyLine(requests._channel, self._replies._channel, waits)
         self._pending: dict[int, _Reply] = {}
+        self._settling: _Reply | None = None  # not pending any more, and not done yet
         self._last_check = time.monotonic()
         self._thread: threading.Thread | None = None
         self._receiving: int | None = None  # ident of the thread that has the turn
@@ -107,9 +108,13 @@ class _Line:
     def drop_in_child(self) -> None:
         """Drops the line in a forked child, which does not have its thread. The requests belong to the parent."""
         self._make_locks()
-        for future in self._pending.values():
+        # The parent's thread may have been anywhere in settling a reply, so the core may not know all of these.
+        lost = [*self._pending.values(), *([self._settling] if self._settling else [])]
+        self._pending = {}
+        self.end("")
+        for future in lost:
             futures.Future.__init__(future)  # another thread may have held its lock
-        self.end("the parent of this process asked, and has the reply")
+            future.set_exception(ChannelClosed("the parent of this process asked, and has the reply"))
 
     def start(self) -> None:
         """Starts the receiving thread, unless it runs already."""
@@ -202,7 +207,13 @@ class _Line:
             return
         self._core.remove(header[0])
         with self._lock:
-            future = self._pending.pop(header[0], None)
+            future = self._settling = self._pending.pop(header[0], None)
+        try:
+            self._complete(future, header, value)
+        finally:
+            self._settling = None
+
+    def _complete(self, future: _Reply | None, header: Any, value: Any) -> None:
         if future is None or not future.set_running_or_notify_cancel():
             return
         if isinstance(value, Exception):
