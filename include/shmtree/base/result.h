@@ -5,11 +5,13 @@
 /// ordinary outcomes. No call that returns a Result throws, except `value()` of a failed one.
 #pragma once
 
+/// @cond
 #if __cplusplus < 202002L
 #error "shmtree needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
 #define SHMTREE_NEEDS "C++20"
 #include SHMTREE_NEEDS  // Ends the compilation, which #error does not.
 #endif
+/// @endcond
 
 #include <cstdint>
 #include <exception>
