@@ -96,7 +96,7 @@ def _lead_within(_app: Any, page: str, source: list[str]) -> None:
         source[0] = re.sub(rf"\[([^\]]*)\]\({re.escape(up)}\.\./([^)#]*)(#[^)]*|)\)", target, source[0])
 
 
-# Pages for people who change shmtree. The search finds their titles, but not their text.
+# The search indexes only the titles of these pages, because only contributors read them.
 NOT_SEARCHED = r"internals/.*|site/(guarantee-tests|changelog|contributing)"
 
 

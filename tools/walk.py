@@ -4,8 +4,8 @@
     python tools/walk.py build/dev/tests/cpp/walk
 
 Callgrind runs the program, which puts and gets one message in each call of walk(), after calls that allocate memory.
-Each header or source of which an instruction ran counts, also one whose functions are all inlined. A header and its
-source are one unit. Needs debug information.
+A file counts if the program executed an instruction from it, even if the compiler inlined all its functions. A header
+and its source count as one unit. Needs debug information.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ except ModuleNotFoundError as _error:
         raise
     raise missing("gymnasium", __name__) from None
 
-from ._environments.pool import Pool
+from ._environments.pool import Pool, class_to_make
 from ._environments.workers import Interface, Slot
 
 __all__ = ["AsyncVectorEnv", "PooledVectorEnv"]
@@ -61,11 +61,7 @@ class AsyncVectorEnv(_Standard):
     """
 
     def __new__(cls, *args: Any, workers: int | None = None, **options: Any) -> Any:
-        if workers is None or issubclass(cls, PooledVectorEnv):
-            return super().__new__(cls)
-        if cls is not AsyncVectorEnv:
-            raise TypeError(f"{cls.__name__} has no workers=; derive it from shmtree.gymnasium.PooledVectorEnv")
-        return super().__new__(PooledVectorEnv)
+        return super().__new__(class_to_make(cls, AsyncVectorEnv, PooledVectorEnv, workers))
 
     def __init__(self, *args: Any, workers: int | None = None, **options: Any) -> None:
         self._workers = Workers()

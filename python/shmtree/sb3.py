@@ -34,7 +34,7 @@ except ModuleNotFoundError as _error:
         raise
     raise missing("stable_baselines3", __name__) from None
 
-from ._environments.pool import Pool
+from ._environments.pool import Pool, class_to_make
 from ._environments.workers import Interface, Slot
 
 __all__ = ["PooledVecEnv", "SubprocVecEnv"]
@@ -59,11 +59,7 @@ class SubprocVecEnv(_Standard):
     closed: bool
 
     def __new__(cls, *args: Any, workers: int | None = None, **options: Any) -> Any:
-        if workers is None or issubclass(cls, PooledVecEnv):
-            return super().__new__(cls)
-        if cls is not SubprocVecEnv:
-            raise TypeError(f"{cls.__name__} has no workers=; derive it from shmtree.sb3.PooledVecEnv")
-        return super().__new__(PooledVecEnv)
+        return super().__new__(class_to_make(cls, SubprocVecEnv, PooledVecEnv, workers))
 
     def __init__(self, *args: Any, workers: int | None = None, **options: Any) -> None:
         self._workers = Workers()

@@ -159,17 +159,13 @@ class ReplyReceiver {
     using Object = Status;
     explicit Codec(ReplyReceiver& to) noexcept : to_(to) {}
     Status decode(Channel& channel, channel::Incoming& message, bool* may_retry) {
+      const auto number = service::reply_number(message.frame());
       Result<Item> item = or_out_of_memory([&] { return to_item(*channel.arena(), message); });
       *may_retry =
           !item && may_retry_after(item.error(), message) && message.failed_builds() < channel::kMaxFailedBuilds;
       ++received_;
-      if (item) {
-        to_.settle(*item);
-      } else if (!*may_retry) {
-        if (const auto number = service::reply_number(message.frame())) to_.finish(*number, item.error());
-      } else {
-        return std::move(item).error();
-      }
+      if (*may_retry) return std::move(item).error();
+      if (number) to_.finish(*number, item ? result_of(*item) : std::move(item));
       return success();
     }
     Status failed(Error error) const { return error; }
@@ -238,20 +234,17 @@ class ReplyReceiver {
     for (const service::Lost& each : lost) finish(each.number, service::lost_error(death, each.loss));
     if (!lost.empty()) changed_.notify_all();
   }
-  void settle(const Item& reply) {
-    const auto header = header_in(reply, 2);
-    if (!header || header->at(0).kind() != Kind::kInt) return;
-    const Item outcome = header->at(1);
-    const Item value = reply.at(1);
-    const auto number = header->at(0).as<std::int64_t>();
-    if (outcome.kind() == Kind::kTrue) return finish(number, value);
+  // `reply`: a message for which reply_number() has found a number.
+  static Result<Item> result_of(const Item& reply) {
+    const Item outcome = reply.at(0).at(1), value = reply.at(1);
+    if (outcome.kind() == Kind::kTrue) return value;
     Error error{.code = Code::kRemoteError, .message = "the server failed the request"};
     error.dropped = outcome.is_none();
     if (const auto texts = value.try_as<std::pair<std::string, std::string>>()) {
       error.kind = texts->first;
       error.message = (error.kind.empty() ? "" : error.kind + ": ") + texts->second;
     }
-    finish(number, std::move(error));
+    return error;
   }
   void finish(std::int64_t number, Result<Item> result) {
     line.remove(number);
@@ -277,7 +270,7 @@ class ReplyReceiver {
 
 namespace {
 
-[[maybe_unused]] const bool g_leaves_in_child = [] {
+[[maybe_unused]] const bool kLeavesInChild = [] {
   static constinit platform::ForkHandlers handlers{.last = ReplyReceiver::leave_in_child};
   platform::add_fork_handlers(handlers);
   return true;
@@ -467,12 +460,11 @@ Result<Item> Client::call(Value value, Timeout timeout, Timeout retry) const {
     const std::int64_t reply_by_ns = time_after(timeout);
     std::optional<std::int64_t> serve_by_ns;
     if (!retry || retry->count() > 0) serve_by_ns = std::min(time_after(retry), reply_by_ns);
+    if (!serve_by_ns) return state_->call_once(std::move(value), timeout, reply_by_ns, serve_by_ns);
     for (;;) {
-      Result<Item> result =
-          state_->call_once(serve_by_ns ? value : std::move(value), timeout, reply_by_ns, serve_by_ns);
-      const bool may_repeat =
-          !result && serve_by_ns &&
-          (result.code() == Code::kPeerDied || (result.code() == Code::kRemoteError && result.error().dropped));
+      Result<Item> result = state_->call_once(value, timeout, reply_by_ns, serve_by_ns);
+      const bool may_repeat = !result && (result.code() == Code::kPeerDied ||
+                                          (result.code() == Code::kRemoteError && result.error().dropped));
       const std::int64_t left_ns = may_repeat ? *serve_by_ns - platform::monotonic_ns() : 0;
       if (left_ns <= 0) return result;
       // A server may drop each attempt.

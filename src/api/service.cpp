@@ -50,23 +50,23 @@ struct Request::State {
   }
   // Sends the failure, shortened if there is no memory for it. If the client does not get it, the request stays
   // unanswered, so that the next call tries again.
-  Status tell(std::shared_ptr<ServiceClient> to, std::string_view kind, std::string_view text, const Timeout& timeout,
-              Value outcome) {
-    Status told = or_out_of_memory([&] {
+  Status send_failure(std::shared_ptr<ServiceClient> to, std::string_view kind, std::string_view text,
+                      const Timeout& timeout, Value outcome) {
+    Status sent = or_out_of_memory([&] {
       return send(*to, message(outcome, Tuple{std::string(kind), std::string(text)}), timeout);
     });
-    if (!told && told.code() != Code::kClosed && told.code() != Code::kFull) {
-      told = or_out_of_memory([&] {
+    if (!sent && sent.code() != Code::kClosed && sent.code() != Code::kFull) {
+      sent = or_out_of_memory([&] {
         return send(*to, message(outcome, Tuple{shortened(kind), shortened(text)}), timeout);
       });
     }
     const std::lock_guard guard(mutex);
-    if (told) {
+    if (sent) {
       over = was_failed = true;
     } else {
       client = std::move(to);
     }
-    return told;
+    return sent;
   }
   // A message with two such texts fits in a slot, so it needs no block.
   static std::string shortened(std::string_view text) {
@@ -80,8 +80,9 @@ struct Request::State {
     auto to = begin();
     if (!to) return;
     const bool has_cause = !cause_text.empty();
-    tell(std::move(*to), cause_kind, has_cause ? cause_text : "the server dropped the request without an answer",
-         std::chrono::nanoseconds(0), has_cause ? Value(false) : Value(nullptr))
+    send_failure(std::move(*to), cause_kind,
+                 has_cause ? cause_text : "the server dropped the request without an answer",
+                 std::chrono::nanoseconds(0), has_cause ? Value(false) : Value(nullptr))
         .ok();
   }
 
@@ -90,7 +91,7 @@ struct Request::State {
   Item value;
   int pid = platform::process_id();
   platform::ForkSafeMutex mutex{};
-  bool over = false, was_failed = false;  // No reply was sent; the client was told of a failure. Under mutex.
+  bool over = false, was_failed = false;  // No reply was sent; the client has got a failure. Under mutex.
   std::string cause_kind{},
       cause_text{};  // The failure that could not be sent yet. Only the call that answers uses them.
 };
@@ -125,7 +126,8 @@ Status Request::reply(Value value, Timeout timeout) {
     }
     state_->cause_kind = name_of(sent.code());
     state_->cause_text = sent.error().message;
-    state_->tell(std::move(*to), state_->cause_kind, state_->cause_text, std::chrono::nanoseconds(0), false).ok();
+    state_->send_failure(std::move(*to), state_->cause_kind, state_->cause_text, std::chrono::nanoseconds(0), false)
+        .ok();
     return sent;
   });
 }
@@ -145,22 +147,11 @@ Status Request::fail(std::string_view text, std::string_view kind, Timeout timeo
       state_->cause_kind = kind;
       state_->cause_text = text;
     }
-    return state_->tell(std::move(*to), state_->cause_kind, state_->cause_text, timeout, false);
+    return state_->send_failure(std::move(*to), state_->cause_kind, state_->cause_text, timeout, false);
   });
 }
 
 namespace {
-
-std::optional<service::RequestHeader> header_of(const Item& message) {
-  const auto header = api::header_in(message, 3);
-  if (!header || header->at(1).kind() != Kind::kInt) return std::nullopt;
-  const auto handle = header->at(0).try_as<std::span<const std::byte>>();
-  const auto number = header->at(1).try_as<std::int64_t>();
-  const auto deadline = header->at(2).try_as<std::optional<double>>();
-  if (!handle || !number || !deadline) return std::nullopt;
-  return service::RequestHeader{std::string(reinterpret_cast<const char*>(handle->data()), handle->size()), *number,
-                                *deadline};
-}
 
 Result<api::ReplySender> open_replies(const std::string& handle) {
   auto state = or_out_of_memory([&] {
@@ -200,17 +191,14 @@ Result<std::optional<Request>> Service::begin(channel::Delivery& delivery) const
   const auto find = [&](const service::RequestHeader& header) -> std::shared_ptr<ServiceClient> {
     return service::has_expired(header.deadline) ? nullptr : state_->clients.find(header.handle, open_replies);
   };
+  const auto header = service::request_header(message.frame());
   Result<Item> item = or_out_of_memory([&] { return api::to_item(*state_->receiving->channel().arena(), message); });
-  std::optional<service::RequestHeader> header;
   if (item) {
     message.set_built();
     message.drop();
-    header = header_of(*item);
   } else if (api::may_retry_after(item.error(), message) && message.failed_builds() < channel::kMaxFailedBuilds) {
     delivery.nack(WaitContext{}).ok();  // A server tries again.
     return std::optional<Request>();
-  } else {
-    header = service::request_header(message.frame());
   }
   const auto client = header ? find(*header) : nullptr;
   Status acked = delivery.ack(WaitContext{});

@@ -30,14 +30,6 @@ inline Value with_header(std::vector<Value> header, Value value) {
   return Tuple(std::move(parts));
 }
 
-// Returns the handle, the number or the value of a received message, or nullopt if it has another form.
-inline std::optional<Item> header_in(const Item& message, std::size_t parts) {
-  if (message.kind() != Kind::kTuple || message.size() != 2) return std::nullopt;
-  Item header = message.at(0);
-  if (header.kind() != Kind::kTuple || header.size() != parts) return std::nullopt;
-  return header;
-}
-
 }  // namespace api
 
 struct Service::State {

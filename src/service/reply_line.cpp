@@ -61,15 +61,12 @@ template <class LossOf>
 std::vector<Lost> ReplyLine::lose(LossOf loss_of) {
   std::vector<Lost> lost;
   const std::lock_guard guard(mutex_);
-  for (auto it = pending_.begin(); it != pending_.end();) {
-    const std::optional<Loss> loss = loss_of(it->second);
-    if (!loss) {
-      ++it;
-      continue;
-    }
-    lost.push_back({it->first, *loss});
-    it = pending_.erase(it);
-  }
+  lost.reserve(pending_.size());  // so that lack of memory loses no request without a report
+  std::erase_if(pending_, [&](const auto& each) {
+    const std::optional<Loss> loss = loss_of(each.second);
+    if (loss) lost.push_back({each.first, *loss});
+    return loss.has_value();
+  });
   std::ranges::sort(lost, {}, &Lost::number);
   return lost;
 }

@@ -32,6 +32,15 @@ _SLICE_S = 0.25
 _END_S = 5.0
 
 
+def class_to_make(cls: type, plain: type, pooled: type, workers: int | None) -> type:
+    """Returns the class of which `cls` makes an object: `pooled` if `plain` is called with `workers`."""
+    if workers is None or issubclass(cls, pooled):
+        return cls
+    if cls is not plain:
+        raise TypeError(f"{cls.__name__} has no workers=; derive it from {pooled.__module__}.{pooled.__name__}")
+    return pooled
+
+
 class _Member:
     """One worker, as the main process knows it."""
 
@@ -304,7 +313,7 @@ class Pool:
     # --- Lost workers
 
     def _check(self) -> None:
-        """Reports or restarts the workers whose processes have ended."""
+        """Restarts each worker that has exited, or raises its error."""
         self._next_check = time.monotonic() + _SLICE_S
         for member in [each for each in self._members if not each.process.is_alive()]:
             while self._read(member, 0) or self._read(None, 0):  # an answer may say why

@@ -111,7 +111,8 @@ class _Line:
         # The parent's thread may have been anywhere in settling a reply, so the core may not know all of these.
         lost = [*self._pending.values(), *([self._settling] if self._settling else [])]
         self._pending = {}
-        self.end("")
+        self._core.end()
+        self._replies.close()
         for future in lost:
             futures.Future.__init__(future)  # another thread may have held its lock
             future.set_exception(ChannelClosed("the parent of this process asked, and has the reply"))

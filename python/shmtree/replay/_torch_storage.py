@@ -29,7 +29,7 @@ _NO_CHANGE = "rows of a SharedStorage cannot be changed after they are added"
 
 
 def _shared_value(read: Callable[[Any], Any]) -> Any:
-    """Makes a property of which assignments have no effect: the rows that all processes add determine it."""
+    """Makes a property that ignores assignments, because the rows that all processes add determine its value."""
     return property(read, lambda self, value: None)
 
 

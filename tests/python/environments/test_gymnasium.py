@@ -197,12 +197,6 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_exit_when_the_main_process_is_killed(method: str, tmp_path: Any):
-    (tmp_path / "program.py").write_text(KILLED_MAIN)
-    command = [sys.executable, str(tmp_path / "program.py"), method]
-    paths = os.pathsep.join([os.path.dirname(counting_env.__file__), os.environ.get("PYTHONPATH", "")])
-    # The workers have this pipe, so the call returns when the last one has exited.
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHONPATH": paths}
-    )
+    done = counting_env.run_until_killed(KILLED_MAIN, method, tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert len(done.stdout.split()) == COUNT

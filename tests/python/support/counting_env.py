@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -60,3 +63,17 @@ def compare(ours: Any, theirs: Any) -> None:
         kept.append((said[0], said[1]))
     for was, expected in kept:
         np.testing.assert_equal(was, expected)
+
+
+def run_until_killed(program: str, method: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program that prints and kills itself. Returns once its workers have exited, too: they have its pipes."""
+    (folder / "program.py").write_text(program)
+    paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, str(folder / "program.py"), method],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
