@@ -7,9 +7,9 @@
 
 A module is a folder, or a file next to the folders. An arrow leads from a module to one that it imports or includes,
 also inside a function. Imports for type checkers do not count. A module without arrows is on level 1. Any other module
-is one level above the highest one that it uses. The lists below contain the layers, lowest first: an arrow to a later
-one points upward. A header and its source count as one file. The exit status is 1 if an arrow points upward, or a
-module is in no list.
+is one level above the highest one that it uses. The floors of a module are the levels of its own files. The lists below
+contain the layers, lowest first: an arrow to a later one points upward. A header and its source count as one file. The
+exit status is 1 if an arrow points upward, or a module is in no list.
 """
 
 from __future__ import annotations
@@ -213,6 +213,18 @@ def levels(names: Iterable[str], between: Iterable[tuple[str, str]]) -> dict[str
     return {name: level(group.get(name, name)) for name in names}
 
 
+def floors_of(names: Iterable[str], imports: Iterable[Import]) -> dict[str, int]:
+    """Returns the number of levels of the files of each module, by the arrows inside the module."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        files[name.split(".")[0]].append(name)
+    inside: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for each in imports:
+        if each.source.split(".")[0] == each.target.split(".")[0]:
+            inside[each.source.split(".")[0]].append(each)
+    return {module: max(levels(members, inside[module]).values()) for module, members in files.items()}
+
+
 def report(title: str, holds: dict[str, str], names: list[str], imports: list[Import], with_arrows: bool) -> bool:
     """Prints the structure of a tree. Returns True if each module has its layer, and every arrow points downward."""
     counts: dict[str, int] = defaultdict(int)
@@ -226,10 +238,12 @@ def report(title: str, holds: dict[str, str], names: list[str], imports: list[Im
         f"{title}: {len(counts)} modules on {max(level.values())} levels, {len(between)} arrows, {len(wrong)} upward, "
         f"{len(rings)} circles; {len(names)} files, {len(set(imports))} arrows, {len(file_rings)} circles"
     )
-    print("level  files  module           holds")
+    print("level  files  floors  module           holds")
     order = {name: place for place, name in enumerate(holds)}
+    floors = floors_of(names, imports)
     for name in sorted(counts, key=lambda name: (level[name], order.get(name, -1))):
-        print(f"{level[name]:5}  {counts[name]:5}  {name:15}  {holds.get(name, 'not in the list of layers')}")
+        what = holds.get(name, "not in the list of layers")
+        print(f"{level[name]:5}  {counts[name]:5}  {floors[name]:6}  {name:15}  {what}")
     if with_arrows:
         for (source, target), drawn in sorted(between.items()):
             print(f"  {source} -> {target}: {', '.join(f'{each.source} -> {each.target}' for each in drawn)}")
