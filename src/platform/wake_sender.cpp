@@ -11,7 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <new>
+#include <span>
 #include <utility>
 
 #include "platform/clock.h"
@@ -92,101 +95,64 @@ bool write_to(int number, std::string_view text, WakeRequest request) noexcept {
   return written >= 0 || errno == EAGAIN;
 }
 
-// Cache of open descriptors of other processes' pipes, by sender. Makes no system call under the mutex: the cache does
-// not close a descriptor while a thread uses it.
+// Cache of open descriptors of other processes' pipes, and of pipes that could not be opened, by sender. Makes no
+// system call under the mutex. A descriptor that is replaced is closed once no thread uses it.
 class KnownPipes {
  public:
   bool send(const Key& key, std::string_view text, WakeRequest request) noexcept {
-    Pipe* const pipe = begin_use(key);
-    if (pipe != nullptr && pipe->fd.is_ours()) {
-      const bool sent = write_to(pipe->fd.number(), text, request);
-      end_use(pipe);
-      return sent;
-    }
-    if (pipe != nullptr) forget(pipe);  // the program has closed it
-    if (was_missed(key)) return false;
+    const Known known = find(key);
+    if (known.pipe != nullptr && known.pipe->is_ours()) return write_to(known.pipe->number(), text, request);
+    if (known.next_try_ns != 0 && monotonic_ns() < known.next_try_ns) return false;
     UniqueFd opened = open_at(key);
     if (!opened.valid()) {
-      if (!is_shortage(errno)) note_missed(key);
+      if (!is_shortage(errno)) keep(key, {.next_try_ns = monotonic_ns() + kRetryNs});
       return false;
     }
-    const bool sent = write_to(opened.get(), text, request);
-    keep(key, std::move(opened));
-    return sent;
+    try {
+      const auto pipe = std::make_shared<const CheckedFd>(std::move(opened));
+      const bool sent = write_to(pipe->number(), text, request);
+      keep(key, {.pipe = pipe});
+      return sent;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
   void close_all_of(const WakeSender* sender) noexcept {
-    for (Set& set : sets_) {
-      for (Pipe& pipe : set.pipes) {
-        CheckedFd closed;  // closed after the mutex is released
-        const std::lock_guard guard(mutex_);
-        if (pipe.key.sender == sender && pipe.is_taken()) closed = take_out(pipe);
-      }
+    for (Entry& entry : entries_) {
+      Known closed;  // released after the mutex
+      const std::lock_guard guard(mutex_);
+      if (entry.key.sender == sender) closed = take_out(entry);
     }
   }
 
  private:
-  static constexpr std::size_t kSets = 64, kWays = 4;
+  static constexpr std::size_t kSets = 32, kWays = 8;
   static constexpr std::int64_t kRetryNs = 100'000'000;
-  struct Pipe {
-    Key key;
-    std::uint32_t uses = 0;  // threads that write to it; only the last one may close it
-    bool is_forgotten = false;
-    CheckedFd fd;
-    bool is_taken() const noexcept { return key.address != 0; }
-    bool is_at(const Key& other) const noexcept { return key == other && !is_forgotten; }
+  struct Known {
+    std::shared_ptr<const CheckedFd> pipe{};  // null: not open
+    std::int64_t next_try_ns = 0;             // if it could not be opened
   };
-  struct Miss {
+  struct Entry {
     Key key;
-    std::int64_t next_try_ns = 0;
-  };
-  struct Set {
-    std::array<Pipe, kWays> pipes;
-    std::array<Miss, kWays> misses;  // pipes that could not be opened
-    std::size_t oldest = 0, oldest_miss = 0;
+    Known known;
   };
 
-  Set& set_of(const Key& key) noexcept {
-    return sets_[(id_of(key.address) ^ static_cast<std::uint32_t>(key.pid)) % kSets];
+  std::span<Entry> set_of(const Key& key) noexcept {
+    const std::size_t set = (id_of(key.address) ^ static_cast<std::uint32_t>(key.pid)) % kSets;
+    return std::span(entries_).subspan(set * kWays, kWays);
   }
-  // Returns null if that pipe is not known.
-  Pipe* begin_use(const Key& key) noexcept {
+  Known find(const Key& key) noexcept {
     const std::lock_guard guard(mutex_);
-    for (Pipe& pipe : set_of(key).pipes) {
-      if (!pipe.is_at(key)) continue;
-      ++pipe.uses;
-      return &pipe;
+    for (const Entry& entry : set_of(key)) {
+      if (entry.key == key) return entry.known;
     }
-    return nullptr;
+    return {};
   }
-  void end_use(Pipe* pipe) noexcept {
-    CheckedFd closed;
-    const std::lock_guard guard(mutex_);
-    if (--pipe->uses == 0 && pipe->is_forgotten) closed = take_out(*pipe);
-  }
-  void forget(Pipe* pipe) noexcept {
-    {
-      const std::lock_guard guard(mutex_);
-      pipe->is_forgotten = true;
-    }
-    end_use(pipe);
-  }
-  CheckedFd take_out(Pipe& pipe) noexcept {
-    --open_count_;
-    pipe.key = {};
-    pipe.is_forgotten = false;
-    return std::move(pipe.fd);
-  }
-  bool was_missed(const Key& key) noexcept {
-    const std::int64_t now = monotonic_ns();
-    const std::lock_guard guard(mutex_);
-    return std::ranges::any_of(set_of(key).misses,
-                               [&](const Miss& miss) { return miss.key == key && now < miss.next_try_ns; });
-  }
-  void note_missed(const Key& key) noexcept {
-    const std::int64_t next_try_ns = monotonic_ns() + kRetryNs;
-    const std::lock_guard guard(mutex_);
-    Set& set = set_of(key);
-    set.misses[set.oldest_miss++ % kWays] = {key, next_try_ns};
+  // Under the mutex.
+  Known take_out(Entry& entry) noexcept {
+    if (entry.known.pipe != nullptr) --open_count_;
+    entry.key = {};
+    return std::exchange(entry.known, {});
   }
   // Returns the limit of open descriptors: an eighth of RLIMIT_NOFILE, or the size of the cache.
   static std::size_t max_open() noexcept {
@@ -194,33 +160,24 @@ class KnownPipes {
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
     return std::min<rlim_t>(limit.rlim_cur / 8, kSets * kWays);
   }
-  // Stores the pipe in a free entry, or replaces the oldest entry that no thread uses. Otherwise closes it.
-  void keep(const Key& key, UniqueFd opened) noexcept {
-    CheckedFd fd(std::move(opened)), replaced;  // closed after the mutex is released
+  // Replaces the entry of that key, else one without an open pipe, else any.
+  void keep(const Key& key, Known known) noexcept {
     const std::size_t max = max_open();
+    Known replaced;  // released after the mutex
     const std::lock_guard guard(mutex_);
-    Set& set = set_of(key);
-    Pipe* place = nullptr;
-    for (std::size_t i = 0; i < kWays; ++i) {
-      Pipe& pipe = set.pipes[(set.oldest + i) % kWays];
-      if (pipe.is_at(key)) return;  // another thread was faster
-      const bool is_better = place == nullptr || (place->is_taken() && !pipe.is_taken());
-      if (pipe.uses == 0 && is_better) place = &pipe;
-    }
-    if (place == nullptr) return;
-    if (place->is_taken()) {
-      replaced = take_out(*place);
-      ++set.oldest;
-    }
-    if (open_count_ >= max) return;
-    place->key = key;
-    place->fd = std::move(fd);
-    ++open_count_;
+    const std::span<Entry> set = set_of(key);
+    auto place = std::ranges::find(set, key, &Entry::key);
+    if (place == set.end()) place = std::ranges::find(set, nullptr, [](const Entry& each) { return each.known.pipe; });
+    if (place == set.end()) place = set.begin() + static_cast<std::ptrdiff_t>(next_++ % kWays);
+    replaced = take_out(*place);
+    if (known.pipe != nullptr && open_count_ >= max) return;
+    if (known.pipe != nullptr) ++open_count_;
+    *place = {key, std::move(known)};
   }
 
   ForkSafeMutex mutex_;
-  std::array<Set, kSets> sets_;
-  std::size_t open_count_ = 0;
+  std::array<Entry, kSets * kWays> entries_{};
+  std::size_t open_count_ = 0, next_ = 0;
 };
 
 }  // namespace
