@@ -34,9 +34,6 @@ class ArenaFile {
   // Returns true if the participant in `slot` is alive: its process holds a lock on that byte of the file.
   bool is_locked(std::uint32_t slot) const noexcept { return platform::byte_is_locked(fd_.get(), slot); }
 
-  bool read_entry(BlockId id, BlockEntry& out) const noexcept {
-    return geometry_.contains(id) && read(geometry_.table_offset(id.size_class(), id.index()), &out, sizeof out);
-  }
   // Returns true if the block is in use with that generation.
   bool is_current(BlockRef ref) const noexcept;
   // Copies bytes of a current block. Returns false if the block is smaller, or is no longer current after the copy.
