@@ -11,7 +11,7 @@
 #include "api/taken.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/plain_messages.h"
-#include "endpoint/staging.h"
+#include "endpoint/put.h"
 #include "format/flat.h"
 
 namespace shmtree {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "api/state.h"
-#include "memory/owned_block.h"
+#include "memory/reclaimer.h"
 #include "shmtree/flat.h"
 #include "value/codec.h"
 

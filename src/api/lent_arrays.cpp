@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "endpoint/staging.h"
+#include "endpoint/copy_policy.h"
+#include "endpoint/put.h"
 #include "platform/never_destroyed.h"
 #include "value/encoder.h"
 

@@ -2,7 +2,7 @@
 
 #include "api/receiving.h"
 #include "discovery/handle.h"
-#include "endpoint/staging.h"
+#include "endpoint/copy_policy.h"
 #include "memory/transfers.h"
 
 namespace shmtree::api {

@@ -4,7 +4,6 @@
 #include "api/receiving.h"
 #include "api/taken.h"
 #include "endpoint/copy_policy.h"
-#include "endpoint/staging.h"
 #include "memory/transfers.h"
 #include "value/codec.h"
 #include "value/tree.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "broadcast/layout.h"
+#include "memory/arena.h"
 #include "platform/dcheck.h"
 
 namespace shmtree::broadcast {

@@ -16,7 +16,7 @@ bool Acks::is_acked(std::uint64_t ticket) noexcept {
 
 bool Acks::all_acked(Identity me) noexcept {
   const std::uint64_t head = load_acquire(control_.shared.head);
-  if (sent_end(me) > head) return false;
+  if (tail_.sent_end(me) > head) return false;
   if (load_acquire(control_.shared.taken) == 0) return true;
   return records_.count_unacked([&](const RingSlot& slot) { return load_once(slot.sender) == me; }) == 0;
 }
@@ -24,7 +24,7 @@ bool Acks::all_acked(Identity me) noexcept {
 // A slot below `tail` stays as it is until `head` passes it. The segments may be freed meanwhile, but only if `head`
 // moves.
 std::uint64_t Acks::not_received(Identity me, std::uint64_t head) const noexcept {
-  const std::uint64_t end = std::min(load_acquire(control_.shared.tail), sent_end(me));
+  const std::uint64_t end = std::min(load_acquire(control_.shared.tail), tail_.sent_end(me));
   std::uint64_t count = 0;
   Segment segment = segment_at(control_, load_acquire(control_.shared.head_segment));
   for (std::uint64_t ticket = head; segment && ticket < end;) {

@@ -8,6 +8,7 @@
 #include "memory/control_block.h"
 #include "memory/transfers.h"
 #include "platform/errors.h"
+#include "platform/never_destroyed.h"
 #include "platform/other_version.h"
 
 namespace shmtree::channel {
@@ -48,7 +49,30 @@ std::uint64_t first_slots(std::uint64_t capacity) noexcept {
   return capacity == 0 ? kFirstSlots : std::min(kFirstSlots, std::bit_ceil(capacity));
 }
 
+void pass_to_child(Arena& arena, Identity, Identity child) {
+  channels().for_each_unlocked([&](Channel& channel, bool) {
+    if (channel.arena().get() == &arena) channel.membership().pass_to_child(child);
+  });
+}
+
+// Installed before any arena can exist, since a process recovers an arena even if it has opened none of its channels.
+[[maybe_unused]] const bool g_installed = [] {
+  channels();  // created now, since the hook runs while every fork-safe mutex is held
+  memory::ReconcilePass::set_channel_walker(&repair_channel);
+  memory::Reclaimer::set_channel_waker(&wake_after_loss);
+  Arena::set_fork_hook(&pass_to_child);
+  static constinit ForkHandlers handlers{.child = [] {
+    channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); });
+  }};
+  add_fork_handlers(handlers);
+  return true;
+}();
+
 }  // namespace
+
+platform::WeakRegistry<Channel>& channels() noexcept {
+  return never_destroyed<platform::WeakRegistry<Channel>>();
+}
 
 Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options,
                                                  const WaitContext& wait) {
@@ -126,12 +150,12 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
 Channel::Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_bytes)
     : arena_(std::move(arena)),
       lease_(std::move(lease)),
-      parts_(arena_, Control{*arena_, *reinterpret_cast<ChannelHeader*>(lease_.data()), lease_.ref(), slot_bytes}) {}
+      control_{*arena_, *reinterpret_cast<ChannelHeader*>(lease_.data()), lease_.ref(), slot_bytes} {}
 
 Channel::~Channel() {
   channels().erase(this);
-  parts_.membership.leave_all();
-  const bool has_messages = parts_.head.has_messages() || parts_.records.unacked() != 0;
+  membership_.leave_all();
+  const bool has_messages = head_.has_messages() || records_.unacked() != 0;
   const memory::BlockEntry* const block = arena_->blocks().entry(this->block().id);
   lease_.reset();
   // Only transfers keep the channel now. If its own messages carry them, only a recovery finds that it can be freed.
@@ -142,15 +166,15 @@ Channel::~Channel() {
 }
 
 void Channel::note_named() noexcept {
-  store_relaxed(parts_.control.shared.named, 1u);
+  store_relaxed(control_.shared.named, 1u);
 }
 
 void Channel::require_portable() noexcept {
-  if (!is_portable()) store_once(parts_.control.shared.portable, kPortableByNow);
+  if (!is_portable()) store_once(control_.shared.portable, kPortableByNow);
 }
 
 Status Channel::check_options(const ChannelOptions& options) const {
-  const ChannelHeader& shared = parts_.control.shared;
+  const ChannelHeader& shared = control_.shared;
   if (takes_requests() != options.takes_requests) {
     return Error{Code::kInvalid,
                  takes_requests() ? "it belongs to a Service" : "it belongs to a pair, not to a Service"};
@@ -162,22 +186,22 @@ Status Channel::check_options(const ChannelOptions& options) const {
   others.compare_flags("allow_pickle", allows_pickle(), options.allow_pickle);
   others.compare("max_unacked", shared.max_unacked, options.max_unacked);
   others.compare("max_attempts", shared.max_attempts, options.max_attempts);
-  others.compare("keep_open", std::string(word_of(parts_.control.keep_open())), word_of(options.keep_open));
+  others.compare("keep_open", std::string(word_of(control_.keep_open())), word_of(options.keep_open));
   const auto on_full = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
-  others.compare("on_full", on_full(parts_.control.drops_oldest()), on_full(options.drop_oldest));
-  others.compare_flags("portable", parts_.control.is_portable(), options.portable);
+  others.compare("on_full", on_full(control_.drops_oldest()), on_full(options.drop_oldest));
+  others.compare_flags("portable", control_.is_portable(), options.portable);
   return others.of(takes_requests() ? "a Service" : "a channel");
 }
 
 ChannelStats Channel::stats() {
-  const ChannelHeader& shared = parts_.control.shared;
+  const ChannelHeader& shared = control_.shared;
   const std::uint64_t dropped = this->dropped(), head = load_acquire(shared.head);
   return {
       .put = load_acquire(shared.tail),
       .received = head - std::min(dropped, head),
       .queued = size(),
-      .queued_bytes = parts_.control.queued_bytes(),
-      .taken = parts_.records.unacked(),
+      .queued_bytes = control_.queued_bytes(),
+      .taken = records_.unacked(),
       .returned = load_acquire(shared.returned),
       .dead_letters = load_acquire(shared.rejected),
       .unfinished = tasks_.unfinished(),
@@ -185,22 +209,22 @@ ChannelStats Channel::stats() {
       .max_bytes = shared.max_bytes,
       .max_unacked = shared.max_unacked,
       .max_attempts = shared.max_attempts,
-      .senders = parts_.ends.member_count(End::kSending),
-      .receivers = parts_.ends.member_count(End::kReceiving),
-      .senders_attached = parts_.ends.attached(End::kSending),
-      .receivers_attached = parts_.ends.attached(End::kReceiving),
-      .senders_in_transit = parts_.ends.in_transit(End::kSending).count,
-      .receivers_in_transit = parts_.ends.in_transit(End::kReceiving).count,
+      .senders = ends_.member_count(End::kSending),
+      .receivers = ends_.member_count(End::kReceiving),
+      .senders_attached = ends_.attached(End::kSending),
+      .receivers_attached = ends_.attached(End::kReceiving),
+      .senders_in_transit = ends_.in_transit(End::kSending).count,
+      .receivers_in_transit = ends_.in_transit(End::kReceiving).count,
       .dropped = dropped,
-      .senders_never_used = parts_.ends.unused_pids(End::kSending),
-      .receivers_never_used = parts_.ends.unused_pids(End::kReceiving),
+      .senders_never_used = ends_.unused_pids(End::kSending),
+      .receivers_never_used = ends_.unused_pids(End::kReceiving),
   };
 }
 
 // A process that is killed before detach() is reported at the ends that it has not left yet, as a failure must be.
 void Channel::leave_all() noexcept {
   const auto left = channels().all();
-  for (const auto& channel : left) channel->parts_.membership.leave_at_exit();
+  for (const auto& channel : left) channel->membership_.leave_at_exit();
   for (const auto& channel : left) channel->arena_->participants().detach();
 }
 

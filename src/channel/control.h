@@ -2,10 +2,10 @@
 // that words of the control block name.
 #pragma once
 
+#include <optional>
+
 #include "channel/layout.h"
 #include "memory/arena.h"
-#include "memory/block_table.h"
-#include "memory/sleep_note.h"
 #include "platform/atomics.h"
 #include "platform/waiting.h"
 
@@ -41,6 +41,12 @@ struct Control {
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
   bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }
+  // Returns the word for a record that is returned as `word`: kDiscardedRecord if the queue was shut down with its
+  // contents. Without the receivers' lock, a shutdown may be missed: the message is then returned, and the next
+  // receiver discards it.
+  std::uint64_t unless_discarded(std::uint64_t word) const noexcept {
+    return state_of_record(word) == RecordState::kReturned && is_discarded() ? kDiscardedRecord : word;
+  }
   // Return the participant that created a pipe, true for a pipe, and true if `slot` is that participant.
   Identity maker() const noexcept { return platform::load_once(shared.maker); }
   bool is_pipe() const noexcept { return maker() != memory::kNoIdentity; }
@@ -78,6 +84,16 @@ struct Control {
   }
 };
 
+// Returns the state of a channel that this process may not have opened. Nothing if the block is no channel, or cannot
+// be mapped.
+inline std::optional<Control> control_at(Arena& arena, BlockRef block) noexcept {
+  const memory::BlockEntry* entry = arena.blocks().is_current(block) ? arena.blocks().entry(block.id) : nullptr;
+  if (entry == nullptr || !memory::is_kind(*entry, memory::BlockKind::kChannel)) return std::nullopt;
+  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(block.id));
+  if (shared == nullptr || shared->magic != kChannelMagic) return std::nullopt;
+  return Control{arena, *shared, block, platform::load_once(shared->slot_bytes)};
+}
+
 inline Error shut_down_error() {
   return Error{Code::kShutDown, "the queue was shut down"};
 }
@@ -93,6 +109,26 @@ inline Segment segment_at(const Control& control, std::uint64_t packed) noexcept
   const BlockRef ref = memory::unpack(packed);
   if (packed == 0 || !blocks.is_current(ref)) return {};
   return checked_segment(blocks.address(ref.id), blocks.capacity_of(ref.id), control.slot_bytes);
+}
+
+// Calls visit(record) for each delivery record, and enter(block) before the records of each block, until one returns
+// false. A block of records is never unlinked from its chain, so this needs no lock.
+template <class Visit, class Enter>
+Walked for_each_record(const Control& control, Visit visit, Enter enter) noexcept {
+  if (!is_slot_size(control.slot_bytes)) return Walked::kDamaged;
+  const std::uint64_t each_bytes = record_bytes(control.slot_bytes);
+  return walk_chain(control.arena.blocks(), platform::load_acquire(control.shared.records), each_bytes,
+                    [&](BlockRef block, std::byte* records, std::uint64_t count) {
+                      if (!enter(block)) return false;
+                      for (; count != 0; --count, records += each_bytes) {
+                        if (!visit(*reinterpret_cast<Record*>(records))) return false;
+                      }
+                      return true;
+                    });
+}
+template <class Visit>
+Walked for_each_record(const Control& control, Visit visit) noexcept {
+  return for_each_record(control, visit, [](BlockRef) { return true; });
 }
 
 // Caches the last segment that was looked up, since it seldom changes. Use it only under the lock of one side.

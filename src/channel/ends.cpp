@@ -33,6 +33,21 @@ std::string seconds(std::uint64_t count) {
   return std::to_string(count) + " s";
 }
 
+// bits_of(word) returns the bits of 64 participants.
+template <class Bits>
+bool any_bit(const Bits& bits_of) noexcept {
+  std::uint32_t word = 0;
+  while (word < kParticipantWords && bits_of(word) == 0) ++word;
+  return word < kParticipantWords;
+}
+template <class Bits>
+std::uint64_t count_bits(const Bits& bits_of) noexcept {
+  std::uint64_t count = 0;
+  for (std::uint32_t word = 0; word < kParticipantWords; ++word)
+    count += static_cast<std::uint64_t>(std::popcount(bits_of(word)));
+  return count;
+}
+
 }  // namespace
 
 // Returns the attached ones of 64 participants, a bit each.
@@ -59,10 +74,7 @@ bool Ends::has_killed_members(End end) const noexcept {
 }
 
 bool Ends::has_attached_member(End end) const noexcept {
-  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    if (keeping_open(end, i) != 0) return true;
-  }
-  return false;
+  return any_bit([&](std::uint32_t word) { return keeping_open(end, word); });
 }
 
 // An end that is passed on moves from a member to a transfer, from a transfer to a member, or from a member to its
@@ -86,14 +98,9 @@ bool Ends::has_users(End end) const noexcept {
 }
 
 bool Ends::has_other_member(End end, Identity observer) const noexcept {
-  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    std::uint64_t others = taking_part(end, i);
-    if (observer != memory::kNoIdentity && memory::slot_of(observer) / 64 == i) {
-      others &= ~ParticipantSet::bit_of(memory::slot_of(observer));
-    }
-    if (others != 0) return true;
-  }
-  return false;
+  const std::uint32_t me = observer == memory::kNoIdentity ? memory::kMaxParticipants : memory::slot_of(observer);
+  return any_bit(
+      [&](std::uint32_t word) { return taking_part(end, word) & ~(me / 64 == word ? ParticipantSet::bit_of(me) : 0); });
 }
 
 bool Ends::has_only_dead_peers(End end, Identity observer) const noexcept {
@@ -155,17 +162,11 @@ bool Ends::is_only_with_peers(End end) const noexcept {
 }
 
 std::uint64_t Ends::attached(End end) const noexcept {
-  std::uint64_t count = 0;
-  for (std::uint32_t i = 0; i < kParticipantWords; ++i)
-    count += static_cast<std::uint64_t>(std::popcount(taking_part(end, i)));
-  return count;
+  return count_bits([&](std::uint32_t word) { return taking_part(end, word); });
 }
 
 std::uint64_t Ends::member_count(End end) const noexcept {
-  std::uint64_t count = 0;
-  for (const auto& word : state(end).members.words)
-    count += static_cast<std::uint64_t>(std::popcount(load_relaxed(word)));
-  return count;
+  return count_bits([&](std::uint32_t word) { return load_relaxed(state(end).members.words[word]); });
 }
 
 // An end of a queue is not left while any process has it. So only processes that have left the end themselves can see
@@ -176,6 +177,15 @@ bool Ends::is_left(End end) const noexcept {
   return control_.ending() != Ending::kWait || !has_killed_members(end);
 }
 
+bool Ends::may_get_more(Identity observer) const noexcept {
+  if (load_acquire(control_.shared.taken) == 0) return false;
+  return for_each_record(control_, [observer](Record& record) {
+           const std::uint64_t word = load_acquire(record.state);
+           const RecordState state = state_of_record(word);
+           return !awaits_ack(state) || (state == RecordState::kTaken && taker_of_record(word) == observer);
+         }) == Walked::kStopped;
+}
+
 // Reads the ring first, since a queue's messages may be reserved for another process. No message is put any more, so
 // each message that has left the ring is in a record or settled.
 bool Ends::is_over(End end, Identity observer) const noexcept {
@@ -183,7 +193,7 @@ bool Ends::is_over(End end, Identity observer) const noexcept {
   if (end == End::kReceiving || control_.is_discarded()) return true;
   const bool is_queued = (control_.is_queue() || control_.is_shut_down()) &&
                          load_seq_cst(control_.shared.tail) != load_seq_cst(control_.shared.head);
-  return !is_queued && !records_.may_give_more(observer);
+  return !is_queued && !may_get_more(observer);
 }
 
 Status Ends::poll_deaths(End end) const {

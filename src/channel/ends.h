@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "channel/records.h"
+#include "channel/control.h"
 
 namespace shmtree::channel {
 
@@ -31,7 +31,7 @@ void add_killed(KilledList& killed, std::int32_t pid, memory::Failure failure = 
 
 class Ends {
  public:
-  Ends(const Control& control, const Records& records) noexcept : control_(control), records_(records) {}
+  explicit Ends(const Control& control) noexcept : control_(control) {}
 
   bool has_member(End end, Identity member) const noexcept {
     return state(end).members.contains(memory::slot_of(member));
@@ -154,6 +154,9 @@ class Ends {
     return control_.ending() == Ending::kEach && has_killed_members(end);
   }
   bool has_other_member(End end, Identity observer) const noexcept;
+  // True if a record holds a message that was returned, or that another process than `observer` has taken and may
+  // return. The stream has not ended for `observer` then.
+  bool may_get_more(Identity observer) const noexcept;
   template <class HasMember>
   bool has_users_by(End end, const HasMember& has_any) const noexcept;
   bool has_transfer(End end) const noexcept {
@@ -162,7 +165,6 @@ class Ends {
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 
   const Control control_;
-  const Records& records_;
 };
 
 }  // namespace shmtree::channel

@@ -46,7 +46,7 @@ void Incoming::write_to(RingSlot& slot) const noexcept {
 void Unreturned::add(std::unique_ptr<Received> received, Kind kind) noexcept {
   SHMTREE_DCHECK(received != nullptr && received->next == nullptr);
   std::unique_ptr<Received> inherited[2];  // inherited from the parent; released outside the mutex
-  const Identity me = control_.arena.current_identity();
+  const Identity me = arena_.current_identity();
   const std::lock_guard guard(mutex_);
   if (owner_.load(std::memory_order_relaxed) != me) {
     for (const Kind each : {Kind::kReceivable, Kind::kGivenUp}) {

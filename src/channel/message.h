@@ -7,11 +7,17 @@
 #include <span>
 #include <utility>
 
-#include "channel/control.h"
+#include "channel/layout.h"
+#include "memory/arena.h"
 #include "platform/fork.h"
 #include "shmtree/base/result.h"
 
 namespace shmtree::channel {
+
+using memory::Arena;
+using memory::BlockRef;
+using memory::Lease;
+using memory::OwnedBlock;
 
 // A message to put: a frame of at most Channel::inline_bytes(), or one written to the beginning of a block.
 struct Outgoing {
@@ -105,7 +111,7 @@ struct Received {
 // wait for memory for a record, and are not received again.
 class Unreturned {
  public:
-  explicit Unreturned(const Control& control) noexcept : control_(control) {}
+  explicit Unreturned(const Arena& arena) noexcept : arena_(arena) {}
 
   enum class Kind { kReceivable, kGivenUp };
 
@@ -113,7 +119,7 @@ class Unreturned {
   std::uint64_t count() const noexcept { return count(Kind::kReceivable); }
   std::uint64_t count(Kind kind) const noexcept {
     const std::uint64_t count = list(kind).count.load(std::memory_order_relaxed);
-    return count == 0 || owner_.load(std::memory_order_relaxed) != control_.arena.current_identity() ? 0 : count;
+    return count == 0 || owner_.load(std::memory_order_relaxed) != arena_.current_identity() ? 0 : count;
   }
   void add(std::unique_ptr<Received> received, Kind kind) noexcept;
   // Removes and returns the message with the lowest ticket. Null if there is none.
@@ -127,7 +133,7 @@ class Unreturned {
   List& list(Kind kind) noexcept { return kind == Kind::kReceivable ? receivable_ : given_up_; }
   const List& list(Kind kind) const noexcept { return kind == Kind::kReceivable ? receivable_ : given_up_; }
 
-  const Control control_;
+  const Arena& arena_;
   platform::ForkSafeMutex mutex_;
   List receivable_, given_up_;
   std::atomic<Identity> owner_{memory::kNoIdentity};

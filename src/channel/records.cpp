@@ -18,26 +18,17 @@ std::uint64_t Records::unacked() const noexcept {
 
 std::vector<std::uint64_t> Records::unacked_tickets() const {
   std::vector<std::uint64_t> found;
-  for_each([&](Record& record) {
+  for_each_record(control_, [&](Record& record) {
     if (awaits_ack(state_of_record(load_acquire(record.state)))) found.push_back(load_once(record.slot().ticket));
     return true;
   });
   return found;
 }
 
-bool Records::may_give_more(Identity observer) const noexcept {
-  if (load_acquire(control_.shared.taken) == 0) return false;
-  return for_each([observer](Record& record) {
-           const std::uint64_t word = load_acquire(record.state);
-           const RecordState state = state_of_record(word);
-           return !awaits_ack(state) || (state == RecordState::kTaken && taker_of_record(word) == observer);
-         }) == Walked::kStopped;
-}
-
 std::uint64_t Records::discarded() const noexcept {
   const std::uint64_t end = load_relaxed(control_.shared.discarded_from);
   std::uint64_t count = 0;
-  for_each([&](Record& record) {
+  for_each_record(control_, [&](Record& record) {
     const std::uint64_t word = load_acquire(record.state);
     const bool is_discarded = word == kDiscardedRecord || state_of_record(word) == RecordState::kReturned;
     count += is_discarded && load_once(record.slot().ticket) < end;
@@ -49,7 +40,7 @@ std::uint64_t Records::discarded() const noexcept {
 std::uint64_t Records::rejected() const noexcept {
   if (load_acquire(control_.shared.rejected) == 0) return 0;
   std::uint64_t count = 0;
-  for_each([&](Record& record) {
+  for_each_record(control_, [&](Record& record) {
     count += state_of_record(load_acquire(record.state)) == RecordState::kRejected;
     return true;
   });
@@ -58,7 +49,7 @@ std::uint64_t Records::rejected() const noexcept {
 
 Status Records::add(const WaitContext& wait) {
   std::uint64_t total = 0;
-  for_each([&](Record&) { return ++total != 0; });
+  for_each_record(control_, [&](Record&) { return ++total != 0; });
   const std::uint64_t count = total == 0 ? kFirstRecords : total + 1, bytes = chain_bytes(count, each_bytes());
   auto block = control_.arena.allocate(bytes, memory::BlockKind::kDeliveries, wait);
   if (!block) return std::move(block).error();
@@ -102,14 +93,19 @@ Record* Records::find_free_from(std::uint64_t number) noexcept {
   return found;
 }
 
-Record* Records::oldest_returned() const noexcept {
+// Resets the counts if there is none.
+Record* Records::oldest_returned() noexcept {
   SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   Record* oldest = nullptr;
-  for_each([&](Record& record) {
+  for_each_record(control_, [&](Record& record) {
     const bool is_returned = state_of_record(load_acquire(record.state)) == RecordState::kReturned;
     if (is_returned && (oldest == nullptr || record.slot().ticket < oldest->slot().ticket)) oldest = &record;
     return true;
   });
+  if (oldest == nullptr) {
+    store_relaxed(control_.shared.returned, 0u);
+    store_relaxed(control_.shared.also_queued, 0u);
+  }
   return oldest;
 }
 
@@ -134,10 +130,44 @@ void Records::set(Record& record, std::uint64_t word) noexcept {
   store_relaxed(shared.also_queued, returned);
 }
 
-void Records::forget_returned() noexcept {
+// --- Front
+
+bool Front::receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept {
   SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
-  store_relaxed(control_.shared.returned, 0u);
-  store_relaxed(control_.shared.also_queued, 0u);
+  Record* const record = records_.first_returned();
+  if (record == nullptr) [[likely]]
+    return head_.receive(out, me, receipt);
+  const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
+  if (!head_.hold_again(*record, me, attempts, out, receipt)) return false;
+  records_.set(*record, control_.is_discarded() ? kDiscardedRecord : kFreeRecord);
+  if (out.in_block()) control_.arena.reclaimer().set_delivered(out.block(), false);
+  return true;
+}
+
+Front::Access Front::access() const noexcept {
+  if (control_.is_discarded()) return Access::kShutDown;
+  return control_.is_reserved(End::kReceiving) ? Access::kReserved : Access::kFree;
+}
+
+Status Front::discard_queued(const WaitContext& wait) {
+  auto me = control_.arena.identity();
+  if (!me) return std::move(me).error();
+  while (head_.has_messages()) {
+    Status locked = control_.arena.lock(control_.shared.receivers_lock, wait);
+    if (!locked) return locked;
+    Incoming dropped;
+    Receipt receipt;
+    const bool received = receive_next(dropped, *me, receipt);
+    control_.arena.unlock(control_.shared.receivers_lock);
+    receipt.release_spent(control_.arena);
+    if (!received && receipt.is_left()) break;  // left for the next receiver
+  }
+  return success();
+}
+
+Error Front::discarded(const WaitContext& wait) {
+  Status dropped = discard_queued(wait);
+  return dropped ? shut_down_error() : std::move(dropped).error();
 }
 
 }  // namespace shmtree::channel

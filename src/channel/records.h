@@ -1,5 +1,5 @@
-// The delivery records of a channel: one for each unacked message. The record keeps the message's block alive, and
-// outlives the process that took the message.
+// Messages that leave the ring: the delivery records, one for each unacked message, and the order in which messages are
+// received. The record keeps the message's block alive, and outlives the process that took the message.
 //
 // Invariants:
 //   - The state of each record is primary; `taken`, `returned`, `rejected` and `also_queued` are derived counts. If a
@@ -13,7 +13,7 @@
 
 #include <vector>
 
-#include "channel/control.h"
+#include "channel/ring.h"
 
 namespace shmtree::channel {
 
@@ -21,29 +21,11 @@ class Records {
  public:
   explicit Records(const Control& control) noexcept : control_(control) {}
 
-  // Calls visit(record) for each record, and enter(block) before the records of each block, until one returns false.
-  template <class Visit, class Enter>
-  Walked for_each(Visit visit, Enter enter) const noexcept {
-    if (!is_slot_size(control_.slot_bytes)) return Walked::kDamaged;
-    return walk_chain(control_.arena.blocks(), platform::load_acquire(control_.shared.records), each_bytes(),
-                      [&](BlockRef block, std::byte* records, std::uint64_t count) {
-                        if (!enter(block)) return false;
-                        for (; count != 0; --count, records += each_bytes()) {
-                          if (!visit(*reinterpret_cast<Record*>(records))) return false;
-                        }
-                        return true;
-                      });
-  }
-  template <class Visit>
-  Walked for_each(Visit visit) const noexcept {
-    return for_each(visit, [](BlockRef) { return true; });
-  }
-
   // Returns the number of unacked messages for which counts(slot) is true.
   template <class Counts>
   std::uint64_t count_unacked(const Counts& counts) const noexcept {
     std::uint64_t count = 0;
-    for_each([&](Record& record) {
+    for_each_record(control_, [&](Record& record) {
       if (awaits_ack(state_of_record(platform::load_acquire(record.state))) && counts(record.slot())) ++count;
       return true;
     });
@@ -58,17 +40,8 @@ class Records {
     const std::uint64_t most = control_.shared.max_unacked;
     return most != 0 && unacked() >= most;
   }
-  // True if a record holds a message that was returned, or that another process than `observer` has taken and may
-  // return. The stream has not ended for `observer` then.
-  bool may_give_more(Identity observer) const noexcept;
-  // Returns the word for a record that is returned as `word`: kDiscardedRecord if the queue was shut down with its
-  // contents. Without the receivers' lock, a shutdown may be missed: the message is then returned, and the next
-  // receiver discards it.
-  std::uint64_t unless_discarded(std::uint64_t word) const noexcept {
-    const bool is_discarded = state_of_record(word) == RecordState::kReturned && control_.is_discarded();
-    return is_discarded ? kDiscardedRecord : word;
-  }
-  // After such a shutdown: returns the number of messages before `discarded_from` that no process will receive.
+  // After a shutdown that discarded messages: returns the number of messages before `discarded_from` that no process
+  // will receive.
   std::uint64_t discarded() const noexcept;
   // Returns the number of rejected messages, including those that a process is inspecting.
   std::uint64_t rejected() const noexcept;
@@ -80,20 +53,45 @@ class Records {
   // last, then continues after the one that was found last. So a receiver with thousands of unacked messages does not
   // search all records each time, in whatever order it acks them.
   Record* find_free() noexcept;
-  Record* oldest_returned() const noexcept;
+  // Returns the record of the oldest returned message, or null. Under the receivers' lock.
+  Record* first_returned() noexcept {
+    return platform::load_relaxed(control_.shared.returned) == 0 ? nullptr : oldest_returned();
+  }
   // Stores the record's state, and updates the counts.
   void set(Record& record, std::uint64_t word) noexcept;
-  // Resets the counts of returned messages: there are none.
-  void forget_returned() noexcept;
 
  private:
   std::uint64_t each_bytes() const noexcept { return record_bytes(control_.slot_bytes); }
+  Record* oldest_returned() noexcept;
   // Returns the first free record at or after position `number` of the chain.
   Record* find_free_from(std::uint64_t number) noexcept;
 
   const Control control_;
   std::atomic<Record*> freed_{nullptr};  // freed last by this process
   std::uint64_t next_ = 0;               // position in the chain
+};
+
+// The front of the channel: first returned messages, oldest first, then those of the ring.
+class Front {
+ public:
+  Front(const Control& control, RingHead& head, Records& records) noexcept
+      : control_(control), head_(head), records_(records) {}
+
+  // Says if this process may receive now. Under the receivers' lock, like receive_next().
+  enum class Access { kFree, kReserved, kShutDown };
+  Access access() const noexcept;
+  // Receives the first message. False if there is none, or none that this process can map or note.
+  bool receive_next(Incoming& out, Identity me, Receipt& receipt) noexcept;
+  // Drops messages that a shutdown discarded. Every process that finds some does so, since the one that shut down the
+  // queue may have died.
+  Status discard_queued(const WaitContext& wait);
+  // Returns the error of a call that found the queue discarded by its shutdown.
+  Error discarded(const WaitContext& wait);
+
+ private:
+  const Control control_;
+  RingHead& head_;
+  Records& records_;
 };
 
 }  // namespace shmtree::channel

@@ -2,41 +2,17 @@
 
 #include <algorithm>
 
+#include "channel/tap_notes.h"
+#include "channel/watchers.h"
 #include "memory/held_locks.h"
 #include "platform/dcheck.h"
-#include "platform/never_destroyed.h"
 
 namespace shmtree::channel {
 
 using namespace platform;
 using memory::ReconcilePass;
 
-platform::WeakRegistry<Channel>& channels() noexcept {
-  return never_destroyed<platform::WeakRegistry<Channel>>();
-}
-
 namespace {
-
-void pass_to_child(Arena& arena, Identity, Identity child) {
-  channels().for_each_unlocked([&](Channel& channel, bool) {
-    if (channel.arena().get() == &arena) channel.membership().pass_to_child(child);
-  });
-}
-
-void wake_after_loss(Arena& arena, BlockRef channel) noexcept;
-
-// Installed before any arena can exist, since a process recovers an arena even if it has opened none of its channels.
-[[maybe_unused]] const bool g_installed = [] {
-  channels();  // created now, since the hook runs while every fork-safe mutex is held
-  memory::ReconcilePass::set_channel_walker(&Recovery::repair);
-  memory::Reclaimer::set_channel_waker(&wake_after_loss);
-  Arena::set_fork_hook(&pass_to_child);
-  static constinit ForkHandlers handlers{.child = [] {
-    channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); });
-  }};
-  add_fork_handlers(handlers);
-  return true;
-}();
 
 // Holds one of a channel's locks for a scope that may throw.
 class Held {
@@ -70,28 +46,13 @@ void wake_waiters(const Control& control) noexcept {
   notify_all(shared.freed_bytes);
   notify_all(shared.acked);
   Watchers::send_wakes(control, End::kSending);
-  const Records records(control);
-  const Ends ends(control, records);
+  const Ends ends(control);
   const bool must_report = ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending, memory::kNoIdentity);
   if (must_report || load_seq_cst(shared.tail) != load_seq_cst(shared.head) || load_seq_cst(shared.returned) != 0) {
     Watchers::send_wakes(control, End::kReceiving);
   } else if (ends.may_report_deaths(End::kSending)) {
     Watchers::announce_deaths(control, ends, End::kSending);
   }
-}
-
-// Returns the header of a channel that this process may not have opened. Null if it cannot be mapped or is damaged.
-ChannelHeader* header_at(Arena& arena, BlockRef channel) noexcept {
-  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
-  return shared != nullptr && shared->magic == kChannelMagic ? shared : nullptr;
-}
-
-// Under the arena lock, so that the channel is not freed meanwhile.
-void wake_after_loss(Arena& arena, BlockRef channel) noexcept {
-  const memory::BlockEntry* block = arena.blocks().is_current(channel) ? arena.blocks().entry(channel.id) : nullptr;
-  if (block == nullptr || !memory::is_kind(*block, memory::BlockKind::kChannel)) return;
-  ChannelHeader* const shared = header_at(arena, channel);
-  if (shared != nullptr) wake_waiters({arena, *shared, channel, load_once(shared->slot_bytes)});
 }
 
 // A channel that is known by its block alone, since this process may not have opened it.
@@ -104,7 +65,7 @@ class Repair {
   void tap() noexcept {
     const std::uint64_t packed = load_relaxed(shared_.tap);
     if (packed == 0) return;
-    const auto notes = TapNotes::at(control_, packed);
+    const auto notes = TapNotes::at(control_.arena.blocks(), control_.slot_bytes, packed);
     if (notes) notes->forget_from(load_relaxed(shared_.tail));
     const Identity owner = notes ? load_once(notes->header().owner) : Identity{memory::kNoIdentity};
     const bool is_dead = pass_.dead().contains(memory::slot_of(owner)) || !arena_.participants().is_alive(owner);
@@ -153,7 +114,7 @@ class Repair {
     Counts counts;
     const auto mark = [&](BlockRef block) { return pass_.mark(block), true; };
     const auto repair = [&](Record& record) { return repair_record(record, head, counts), true; };
-    const Walked walked = Records(control_).for_each(repair, mark);
+    const Walked walked = for_each_record(control_, repair, mark);
     if (walked == Walked::kUnmapped) pass_.give_up();
     store_relaxed(shared_.taken, counts.taken);
     store_relaxed(shared_.rejected, counts.rejected);
@@ -241,7 +202,7 @@ class Repair {
         state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNoIdentity);
     std::uint64_t now = word;
     if (in_hand && !is_there(taker)) now = without_taker(record, word);
-    now = Records(control_).unless_discarded(now);
+    now = control_.unless_discarded(now);
     if (now != word) store_release(record.state, now);
     state = state_of_record(now);
     if (state == RecordState::kFree) return;  // nothing keeps its block
@@ -264,10 +225,14 @@ class Repair {
 
 }  // namespace
 
-void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
-  if (arena.blocks().address(channel.id) == nullptr) pass.give_up();
-  ChannelHeader* const shared = header_at(arena, channel);
-  if (shared == nullptr) return;
+void wake_after_loss(Arena& arena, BlockRef channel) noexcept {
+  if (const auto control = control_at(arena, channel)) wake_waiters(*control);
+}
+
+void repair_channel(Arena& arena, BlockRef channel, ReconcilePass& pass) {
+  auto* const shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
+  if (shared == nullptr) pass.give_up();
+  if (shared == nullptr || shared->magic != kChannelMagic) return;
   const Control control{arena, *shared, channel, load_once(shared->slot_bytes)};
   {
     const Held senders(arena, pass, shared->senders_lock);

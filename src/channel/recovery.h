@@ -1,18 +1,15 @@
-// The channels of this process, and the hooks that the memory layer needs: to find the blocks that a channel keeps
-// after a death, and to attach a forked child.
+// The functions that the memory layer calls after a death: they find the blocks that a channel keeps, and wake its
+// waiters.
 #pragma once
 
-#include "channel/channel.h"
-#include "memory/reconcile_pass.h"
-#include "platform/weak_registry.h"
+#include "channel/control.h"
+#include "memory/reconciler.h"
 
 namespace shmtree::channel {
 
-platform::WeakRegistry<Channel>& channels() noexcept;
-
 // Repairs one channel, under both of its locks.
-struct Recovery {
-  static void repair(Arena& arena, BlockRef channel, memory::ReconcilePass& pass);
-};
+void repair_channel(Arena& arena, BlockRef channel, memory::ReconcilePass& pass);
+// Wakes the waiters of a channel. Under the arena lock, so that the channel is not freed meanwhile.
+void wake_after_loss(Arena& arena, BlockRef channel) noexcept;
 
 }  // namespace shmtree::channel

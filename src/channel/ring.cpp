@@ -7,9 +7,10 @@
 #include <new>
 #include <string>
 
+#include "channel/tap_notes.h"
 #include "memory/held_locks.h"
 #include "platform/dcheck.h"
-#include "platform/machine.h"
+#include "platform/memory_limits.h"
 
 namespace shmtree::channel {
 
@@ -142,7 +143,8 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
   if (watched) add(shared.pending_wakes, 1u);
   if (const std::uint64_t tap = load_relaxed(shared.tap); tap != 0) [[unlikely]] {
-    if (const auto notes = TapNotes::at(control_, tap)) notes->add(segment, tail, count);
+    if (const auto notes = TapNotes::at(control_.arena.blocks(), control_.slot_bytes, tap))
+      notes->add(segment, tail, count);
   }
   const bool counts = counts_.load(std::memory_order_relaxed);
   if (counts) {
@@ -151,6 +153,8 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   }
   store_release(shared.tail, tail + count);
   if (counts) finish_count(shared);
+  sent_by_.store(me, std::memory_order_relaxed);
+  sent_end_.store(tail + count, std::memory_order_release);
   const std::uint64_t next = tail + count;
   if (next - std::max(head, segment.base) < segment.slots) {  // free, so no receiver is about to read it
     const std::uint64_t frame = messages[0].block.valid() ? 0 : messages[0].size();
@@ -342,7 +346,7 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
 }
 
 void RingHead::note_receipt() const noexcept {
-  const auto notes = TapNotes::at(control_, load_relaxed(control_.shared.tap));
+  const auto notes = TapNotes::at(control_.arena.blocks(), control_.slot_bytes, load_relaxed(control_.shared.tap));
   if (notes) notes->note_receipt(load_relaxed(control_.shared.head));
 }
 

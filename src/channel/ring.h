@@ -4,7 +4,8 @@
 #include <iterator>
 #include <span>
 
-#include "channel/tap_notes.h"
+#include "channel/control.h"
+#include "channel/message.h"
 #include "memory/held_locks.h"
 #include "platform/dcheck.h"
 
@@ -72,6 +73,12 @@ class RingTail {
   Result<OwnedBlock> new_segment(std::uint64_t slots, const WaitContext& wait) const;
   // Returns why there is no last segment to write to.
   Error no_ring() const;
+  // Returns the ticket after that of the last message that this process put as `me`; 0 if there is none. A forked child
+  // does not own its parent's messages.
+  std::uint64_t sent_end(Identity me) const noexcept {
+    const std::uint64_t end = sent_end_.load(std::memory_order_acquire);
+    return sent_by_.load(std::memory_order_relaxed) == me ? end : 0;
+  }
 
  private:
   bool leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocated) const noexcept;
@@ -86,6 +93,9 @@ class RingTail {
   const Control control_;
   KnownSegment known_last_;  // under the senders' lock
   std::atomic<bool> counts_{false};
+  // Under the senders' lock. In a line of their own, since every put writes them.
+  alignas(64) std::atomic<std::uint64_t> sent_end_{0};
+  std::atomic<Identity> sent_by_{memory::kNoIdentity};
 };
 
 // The result of an attempt to receive under the receivers' lock: the segments to release after unlocking, and why this

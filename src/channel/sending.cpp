@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "channel/deadlock.h"
+#include "channel/peer_wait.h"
 #include "memory/arena.h"
 #include "memory/event.h"
 #include "platform/memory_claim.h"
@@ -32,7 +32,7 @@ constexpr bool ends_wait(Space space) noexcept {
 
 // Returns an error for a message that could never fit.
 Status Sending::refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const {
-  const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.pool().max_bytes();
+  const std::uint64_t most = control_.shared.max_bytes, budget = control_.arena.pool().max_bytes();
   if (most != 0 && bytes + referred_bytes > most) {
     const std::string also = referred_bytes == 0 ? "" : ", and " + to_string(referred_bytes) + " passed by reference,";
     return Error{Code::kMessageTooLarge, "a message of " + to_string(bytes) + " bytes" + also +
@@ -50,8 +50,8 @@ Status Sending::check(Outgoing& message, Identity me) const {
   if (message.block.valid()) {
     if (message.block.writer() != me)
       return Error{Code::kInvalid, "only the process that wrote this message can put it"};
-    message.referred_bytes = parts_.control.arena.blocks().referred_bytes(message.block.ref());
-  } else if (bytes > parts_.control.inline_bytes()) {
+    message.referred_bytes = control_.arena.blocks().referred_bytes(message.block.ref());
+  } else if (bytes > control_.inline_bytes()) {
     return Error{Code::kInvalid, "a frame of " + to_string(bytes) + " bytes is too large to go inline"};
   }
   return refuse_at_once(bytes, message.referred());
@@ -73,31 +73,30 @@ class Sending::SpaceWait {
  public:
   SpaceWait(Sending& of, const Need& need, const WaitContext& wait) noexcept
       : of_(of),
-        parts_(of.parts_),
         need_(need),
         wait_(wait),
-        slot_(shared().space, parts_.control.sleep_at(End::kSending, WaitFor::kSpace), wait),
-        bytes_(shared().freed_bytes, parts_.control.sleep_at(End::kSending, WaitFor::kSpace), wait),
-        memory_(parts_.control.arena.header().space, parts_.control.sleep_at(End::kSending, WaitFor::kMemory), wait),
-        deadlock_(parts_.control, parts_.ends, End::kReceiving, wait) {}
+        slot_(shared().space, of.control_.sleep_at(End::kSending, WaitFor::kSpace), wait),
+        bytes_(shared().freed_bytes, of.control_.sleep_at(End::kSending, WaitFor::kSpace), wait),
+        memory_(of.control_.arena.header().space, of.control_.sleep_at(End::kSending, WaitFor::kMemory), wait),
+        peers_(of.control_, of.ends_, End::kReceiving, wait) {}
 
   Status wait() {
     auto has_space = drop_for_space();
     if (!has_space) return std::move(has_space).error();
     if (*has_space) return success();
-    if (parts_.control.ending() == Ending::kQueueRaise) {
+    if (of_.control_.ending() == Ending::kQueueRaise) {
       // Otherwise blocked senders would count as receivers for each other.
-      auto me = parts_.control.arena.identity();
+      auto me = of_.control_.arena.identity();
       if (!me) return std::move(me).error();
-      parts_.membership.mark_used(End::kSending, *me);
+      of_.membership_.mark_used(End::kSending, *me);
     }
     if (of_.spinner_.until([this] { return free_slots(); }, shared().capacity / 2, wait_)) return success();
-    parts_.watchers.check_exits(End::kSending);
+    of_.watchers_.check_exits(End::kSending);
     auto came = memory::wait_until(
         *this, wait_, "space", [this] { return is_ready(); }, [this](bool first) { return before_sleep(first); },
         [this] { return this->has_space(); });
     if (!came) {
-      if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
+      if (came.code() == Code::kInterrupted) of_.watchers_.leave_space_to_others();
       return std::move(came).error();
     }
     if (!drop_failed_) return std::move(drop_failed_).error();
@@ -117,7 +116,7 @@ class Sending::SpaceWait {
   }
 
  private:
-  ChannelHeader& shared() const noexcept { return parts_.control.shared; }
+  ChannelHeader& shared() const noexcept { return of_.control_.shared; }
   EventWait& waiting() noexcept {
     return lacked_ == Space::kFull ? slot_ : lacked_ == Space::kFullOfBytes ? bytes_ : memory_;
   }
@@ -129,16 +128,16 @@ class Sending::SpaceWait {
   std::uint64_t free_slots() noexcept {
     if (!has_space()) return 0;
     const std::uint64_t most = shared().capacity;
-    return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
+    return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(of_.watchers_.size(), most), 1);
   }
   // Drops messages until there is space. Returns true if there is. Only for a channel that drops messages.
   Result<bool> drop_for_space() {
-    for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
+    for (int failures = 0; failures < kMaxFailedDrops && of_.control_.drops_oldest();) {
       if (has_space()) return true;
-      memory::poll_for_deaths(parts_.control.arena, wait_policy::kLongPollIntervalNs);
-      Status attended = parts_.ends.check_open(End::kReceiving);
+      memory::poll_for_deaths(of_.control_.arena, wait_policy::kLongPollIntervalNs);
+      Status attended = of_.ends_.check_open(End::kReceiving);
       if (!attended) return std::move(attended).error();
-      auto dropped = of_.receiving_.drop_oldest(wait_);
+      auto dropped = of_.drop_oldest(wait_);
       if (!dropped) return std::move(dropped).error();
       if (!*dropped) ++failures;
     }
@@ -150,25 +149,15 @@ class Sending::SpaceWait {
     if (!made) drop_failed_ = std::move(made).error();
     return !drop_failed_ || *made || has_space();
   }
-  // Looks for what wakes no thread: deaths, the end of the stream, and a deadlock.
   Result<bool> before_sleep(bool first) {
     if (lacked_ != space_ && !wait_.deadline.passed()) {
-      if (lacked_ == Space::kFull) parts_.watchers.leave_space_to_others();
+      if (lacked_ == Space::kFull) of_.watchers_.leave_space_to_others();
       return true;
     }
-    auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait_);
-    if (!recovered || (*recovered && has_space())) return recovered;
-    if (Status attended = parts_.ends.check_open(End::kReceiving); !attended) return std::move(attended).error();
-    if (Status dead = parts_.ends.report_dead_peers(End::kReceiving); !dead) {
-      if (has_space()) return true;  // made by the last receiver, before it died
-      return std::move(dead).error();
-    }
-    if (!wait_.deadline.is_immediate() && deadlock_.is_proved()) return deadlock_.error();
-    return false;
+    return peers_.before_sleep(first, [this] { return has_space(); });
   }
 
   Sending& of_;
-  Parts& parts_;
   const Need need_;
   const WaitContext& wait_;
   Space space_ = Space::kFull;   // found by the last check
@@ -176,51 +165,50 @@ class Sending::SpaceWait {
   bool slept_ = false;
   Status drop_failed_ = success();
   EventWait slot_, bytes_, memory_;
-  Deadlock deadlock_;
+  PeerCheck peers_;
 };
 
 Status Sending::wait_for_space(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes, 0);
   if (!fits) return fits;
-  const Need need{.bytes = bytes, .unallocated = bytes > parts_.control.inline_bytes() ? bytes : 0};
+  const Need need{.bytes = bytes, .unallocated = bytes > control_.inline_bytes() ? bytes : 0};
   // A queue that reports deaths needs to know its senders before they wait for memory.
-  const bool may_go_on = parts_.control.ending() != Ending::kQueueRaise && ends_wait(space_for(need));
+  const bool may_go_on = control_.ending() != Ending::kQueueRaise && ends_wait(space_for(need));
   Status space = may_go_on ? success() : SpaceWait(*this, need, wait).wait();
-  parts_.watchers.leave_space_to_others();                // writing the message may take long
-  if (!space) parts_.watchers.refresh_fd(End::kSending);  // may be readable for space that is used
+  watchers_.leave_space_to_others();                // writing the message may take long
+  if (!space) watchers_.refresh_fd(End::kSending);  // may be readable for space that is used
   return space ? std::move(space) : in_time(std::move(space).error(), Code::kFull);
 }
 
 Result<OwnedBlock> Sending::reserve(std::uint64_t bytes, const WaitContext& wait) {
   Status space = wait_for_space(bytes, wait);
   if (!space) return std::move(space).error();
-  auto block = parts_.control.arena.allocate(bytes, memory::BlockKind::kMessage, wait);
+  auto block = control_.arena.allocate(bytes, memory::BlockKind::kMessage, wait);
   if (!block) return in_time(std::move(block).error(), Code::kFull);
   return block;
 }
 
 Status Sending::check_receivers() {
-  auto me = parts_.control.arena.identity();
+  auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
-  parts_.membership.mark_used(End::kSending, *me);
-  const Ends& ends = parts_.ends;
-  const bool must_report =
-      ends.has_killed_members(End::kReceiving) || !parts_.membership.is_member(End::kReceiving, *me);
+  membership_.mark_used(End::kSending, *me);
+  const Ends& ends = ends_;
+  const bool must_report = ends.has_killed_members(End::kReceiving) || !membership_.is_member(End::kReceiving, *me);
   return must_report ? ends.check_open(End::kReceiving) : success();
 }
 
 Status Sending::wait_for_receivers(std::uint64_t count, const WaitContext& wait) {
-  auto me = parts_.control.arena.identity();
+  auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
-  parts_.membership.mark_used(End::kSending, *me);
-  memory::poll_for_deaths(parts_.control.arena, 0);
-  const auto attached = [&] { return parts_.ends.attached(End::kReceiving); };
+  membership_.mark_used(End::kSending, *me);
+  memory::poll_for_deaths(control_.arena, 0);
+  const auto attached = [&] { return ends_.attached(End::kReceiving); };
   const auto are_attached = [&] { return attached() >= count; };
   const auto recover = [&](bool first) {
-    return memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
+    return memory::recover_from_deaths(control_.arena, wait_policy::alive_within_ns(!first), wait);
   };
   // Observers have no word for this sleep.
-  EventWait waiting(parts_.control.shared.acked, parts_.control.sleep_for(WaitFor::kUnsaid), wait);
+  EventWait waiting(control_.shared.acked, control_.sleep_for(WaitFor::kUnsaid), wait);
   auto came = memory::wait_until(waiting, wait, "receivers", are_attached, recover, are_attached);
   if (!came) return std::move(came).error();
   if (*came) return success();
@@ -229,40 +217,76 @@ Status Sending::wait_for_receivers(std::uint64_t count, const WaitContext& wait)
 }
 
 Error Sending::still_full() const {
-  const ChannelHeader& shared = parts_.control.shared;
-  const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, max_bytes = shared.max_bytes;
+  const ChannelHeader& shared = control_.shared;
+  const std::uint64_t queued = watchers_.size(), most = shared.capacity, max_bytes = shared.max_bytes;
   const std::uint32_t returned = load_acquire(shared.returned);
   std::string text = "no space within the timeout: " + to_string(queued) +
                      (most == 0 ? "" : " of at most " + to_string(most)) + " messages and " +
-                     to_string(parts_.control.queued_bytes()) +
+                     to_string(control_.queued_bytes()) +
                      (max_bytes == 0 ? "" : " of at most " + to_string(max_bytes)) + " bytes are queued";
   if (returned != 0) text += ", " + to_string(returned) + " of them messages that receivers took and returned";
   if (most == 0 || queued < most) {
     text += "; a channel can queue no more bytes than its arena has left, " +
-            to_string(parts_.control.arena.pool().free_bytes()) + " of a budget of " +
-            to_string(parts_.control.arena.pool().max_bytes());
+            to_string(control_.arena.pool().free_bytes()) + " of a budget of " +
+            to_string(control_.arena.pool().max_bytes());
     const std::string shortage = platform::memory_shortage(kRingStepBytes);
     if (!shortage.empty()) text += "; " + shortage;
   }
-  return Error{Code::kFull, text + parts_.ends.if_unattended(End::kReceiving)};
+  return Error{Code::kFull, text + ends_.if_unattended(End::kReceiving)};
+}
+
+// Under the receivers' lock.
+void Sending::drop_next(Drop& drop, Identity me) noexcept {
+  SHMTREE_DCHECK(!drop.dropped);
+  ChannelHeader& shared = control_.shared;
+  drop.dropped = front_.access() == Front::Access::kFree && front_.receive_next(drop.message, me, drop.receipt);
+  if (drop.dropped) store_relaxed(shared.dropped, load_relaxed(shared.dropped) + 1);
+}
+
+void Sending::finish(Drop& drop) noexcept {
+  drop.receipt.release_spent(control_.arena);
+  drop.message.drop();
+  if (drop.dropped) watchers_.announce_received();
+}
+
+bool Sending::try_drop_oldest(Drop& drop, Identity me) noexcept {
+  memory::RobustLock lock(control_.shared.receivers_lock, control_.arena.participants());
+  if (!lock.try_lock_as(me)) return false;
+  // A dead process may have left the guarded words inconsistent, and their recovery takes the senders' lock as well.
+  if (!memory::needs_recovery(control_.arena.header())) drop_next(drop, me);
+  lock.unlock();
+  return drop.dropped;
+}
+
+Result<bool> Sending::drop_oldest(const WaitContext& wait) {
+  auto me = control_.arena.identity();
+  if (!me) return std::move(me).error();
+  ChannelHeader& shared = control_.shared;
+  Status locked = control_.arena.lock(shared.receivers_lock, wait);
+  if (!locked) return std::move(locked).error();
+  Drop drop;
+  drop_next(drop, *me);
+  control_.arena.unlock(shared.receivers_lock);
+  finish(drop);
+  return drop.dropped;
 }
 
 // After `put` has failed, drops the oldest message and puts again. Under the senders' lock, which it releases. Not
 // inlined: otherwise every put would clear the memory of a Drop.
 [[gnu::noinline]] RingTail::Put Sending::drop_put_and_unlock(std::span<Outgoing> messages, Identity me,
                                                              OwnedBlock& spare, RingTail::Put put) {
-  Receiving::Drop drop;
-  if (receiving_.try_drop_oldest(drop, me)) put = put_locked(messages, me, spare);
-  parts_.control.arena.unlock(parts_.control.shared.senders_lock);
-  receiving_.finish(drop);
+  Drop drop;
+  if (try_drop_oldest(drop, me)) put = tail_.put(messages, me, spare);
+  control_.arena.unlock(control_.shared.senders_lock);
+  finish(drop);
   return put;
 }
 
 // Puts the first few of `messages` that there is space for, under one lock. With `may_drop`, drops the oldest message
 // to make space. If none was put, the caller waits for space.
 Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
-  ChannelHeader& shared = parts_.control.shared;
-  auto me = parts_.control.arena.identity();
+  ChannelHeader& shared = control_.shared;
+  auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
   if (!is_small(messages[0])) {
     Status fits = check(messages[0], *me);
@@ -271,28 +295,28 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
   const std::span<Outgoing> sound = messages.first(count_sound(messages, *me));
   OwnedBlock spare;
   for (;;) {
-    Status locked = parts_.control.arena.lock(shared.senders_lock, wait);
+    Status locked = control_.arena.lock(shared.senders_lock, wait);
     if (!locked) return std::move(locked).error();
-    Put put = put_locked(sound, *me, spare);
+    Put put = tail_.put(sound, *me, spare);
     if (may_drop && (put.space == Space::kFull || put.space == Space::kFullOfBytes)) [[unlikely]] {
       put = drop_put_and_unlock(sound, *me, spare, put);
     } else {
-      parts_.control.arena.unlock(shared.senders_lock);
+      control_.arena.unlock(shared.senders_lock);
     }
     if (put.space == Space::kYes) {
       for (Outgoing& message : sound.first(put.count)) {
         if (message.block.valid()) message.block.publish();
       }
-      parts_.membership.mark_used(End::kSending, *me);
-      parts_.watchers.announce_put(put.count, put.watched);
+      membership_.mark_used(End::kSending, *me);
+      watchers_.announce_put(put.count, put.watched);
       // One waiter was woken for several slots, and wakes the next one here.
       if (put.space_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
       return put;
     }
     if (put.space == Space::kShutDown) return shut_down_error();
-    if (put.space == Space::kDamaged) return parts_.tail.no_ring();
+    if (put.space == Space::kDamaged) return tail_.no_ring();
     if (put.grow_to == 0) return put;
-    auto grown = parts_.tail.new_segment(put.grow_to, wait);
+    auto grown = tail_.new_segment(put.grow_to, wait);
     if (!grown) {
       // kTimeout: the arena's lock was busy. The caller's deadline does not apply to it.
       const Code code = grown.code();
@@ -307,16 +331,16 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
 // Puts the first few of `messages`, once there is space. If another sender uses the space first, tries again until the
 // deadline, and once after it. The limit also ends the call if damaged words in shared memory contradict each other.
 Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
-  Status peers = parts_.ends.check_deaths(End::kReceiving);
+  Status peers = ends_.check_deaths(End::kReceiving);
   if (!peers) [[unlikely]]
     return std::move(peers).error();
-  const int max_late = parts_.control.drops_oldest() ? kMaxLateTurns : 0;
+  const int max_late = control_.drops_oldest() ? kMaxLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
     // Drops messages only after a wait has found a receiver.
-    auto put = put_some(messages, turn != 0 && parts_.control.drops_oldest(), wait);
+    auto put = put_some(messages, turn != 0 && control_.drops_oldest(), wait);
     if (!put) {
-      parts_.watchers.leave_space_to_others();
+      watchers_.leave_space_to_others();
       return in_time(std::move(put).error(), Code::kFull);
     }
     if (put->count != 0) return put;

@@ -11,15 +11,20 @@
 // Thread safety: any thread.
 #pragma once
 
-#include "channel/receiving.h"
+#include "channel/membership.h"
+#include "channel/records.h"
+#include "channel/watchers.h"
+#include "platform/spin.h"
 
 namespace shmtree::channel {
 
 class Sending {
  public:
-  Sending(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
+  Sending(const Control& control, RingTail& tail, Front& front, const Ends& ends, Watchers& watchers,
+          Membership& membership) noexcept
+      : control_(control), tail_(tail), front_(front), ends_(ends), watchers_(watchers), membership_(membership) {}
 
-  bool has_space() noexcept { return parts_.tail.has_space() || parts_.control.drops_oldest(); }
+  bool has_space() noexcept { return tail_.has_space() || control_.drops_oldest(); }
   // Returns kClosed or kPeerDied if no receiver is left, even if there is space. If none was killed, this applies only
   // to a process that does not own a receiver, used or not. Counts as a use of the sending end.
   Status check_receivers();
@@ -45,6 +50,19 @@ class Sending {
   using Put = RingTail::Put;  // `count` is 0 if there was no space
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait);
+  // Drops the oldest message and counts it. False if there is none that can be received now.
+  Result<bool> drop_oldest(const WaitContext& wait);
+  // drop_oldest() in two steps, for a caller that holds the senders' lock. Under this lock, a caller may neither wait
+  // nor take the arena's lock. Call try_drop_oldest() with that lock; it also returns false if the receivers' lock is
+  // busy. Call finish() without the lock.
+  struct Drop {
+    Incoming message;
+    Receipt receipt;
+    bool dropped = false;
+  };
+  bool try_drop_oldest(Drop& drop, Identity me) noexcept;
+  void drop_next(Drop& drop, Identity me) noexcept;
+  void finish(Drop& drop) noexcept;
   Put drop_put_and_unlock(std::span<Outgoing> messages, Identity me, OwnedBlock& spare, Put put);
   // The arguments of RingTail::space_for() for a message. `may_grow` is false if there was no memory for another
   // segment.
@@ -54,27 +72,24 @@ class Sending {
   };
   Space space_for(const Need& need) noexcept {
     const auto depth = need.may_grow ? RingTail::Depth::kAtCounts : RingTail::Depth::kAtSlots;
-    return parts_.tail.space_for(need.bytes, need.referred_bytes, need.unallocated, depth);
-  }
-  // Under the senders' lock.
-  Put put_locked(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
-    const Put put = parts_.tail.put(messages, me, spare);
-    if (put.space == Space::kYes) parts_.acks.note_sent(me, put.first + put.count);
-    return put;
+    return tail_.space_for(need.bytes, need.referred_bytes, need.unallocated, depth);
   }
   // True for a message that needs no check().
   bool is_small(const Outgoing& message) const noexcept {
-    return !message.block.valid() && message.size() <= parts_.control.inline_bytes() &&
-           parts_.control.shared.max_bytes == 0;
+    return !message.block.valid() && message.size() <= control_.inline_bytes() && control_.shared.max_bytes == 0;
   }
   Status check(Outgoing& message, Identity me) const;
   Status refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const;
   std::size_t count_sound(std::span<Outgoing> messages, Identity me) const;
   Error still_full() const;
 
-  Parts& parts_;
-  Receiving& receiving_;
-  Spinner spinner_;
+  const Control control_;
+  RingTail& tail_;
+  Front& front_;
+  const Ends& ends_;
+  Watchers& watchers_;
+  Membership& membership_;
+  platform::Spinner spinner_;
 };
 
 }  // namespace shmtree::channel

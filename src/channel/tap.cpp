@@ -40,7 +40,7 @@ std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool
 bool is_tapped(const Control& control) noexcept {
   SHMTREE_DCHECK(memory::HeldLocks::contains(control.shared.senders_lock) &&
                  memory::HeldLocks::contains(control.shared.receivers_lock));
-  const auto notes = TapNotes::at(control, load_relaxed(control.shared.tap));
+  const auto notes = TapNotes::at(control.arena.blocks(), control.slot_bytes, load_relaxed(control.shared.tap));
   return notes && control.arena.participants().is_alive(load_once(notes->header().owner));
 }
 
@@ -82,9 +82,8 @@ class BothLocks {
 
 }  // namespace
 
-Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void> keeps, Wants wants,
-                                       const WaitContext& wait) {
-  const Control& control = parts.control;
+Result<std::shared_ptr<Tap>> Tap::open(const Control& control, const Ends& ends, std::shared_ptr<const void> keeps,
+                                       Wants wants, const WaitContext& wait) {
   Arena& arena = control.arena;
   static constinit ForkHandlers handlers{
       .child = [] { taps().for_each_unlocked([](Tap& tap, bool) { tap.slot_.lock.reset(); }); }};
@@ -110,11 +109,11 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   header->times_only = times_only;
   for (std::uint64_t i = 0; i < count; ++i) new (block->data() + sizeof(TapHeader) + i * note_bytes) TapNote{};
   const BlockRef ref = block->ref();
-  const auto notes = TapNotes::at(control, memory::pack(ref));
+  const auto notes = TapNotes::at(control.arena.blocks(), control.slot_bytes, memory::pack(ref));
   if (!notes) return Error{Code::kCorrupt, "the arena's table of blocks is damaged"};
   arena.blocks().entry(ref.id)->holders.add(slot_of(slot->identity));
   block->publish();
-  std::shared_ptr<Tap> tap(new Tap(parts, std::move(keeps), std::move(*slot), ref, *notes, wants));
+  std::shared_ptr<Tap> tap(new Tap(control, ends, std::move(keeps), std::move(*slot), ref, *notes, wants));
   taps().insert(tap, [](const Tap&) { return false; });
   tap->next_ = load_relaxed(control.shared.tail);            // its end if open() fails below
   arena.participants().keep_lock_from_children(tap->slot_);  // from children forked meanwhile
@@ -138,14 +137,14 @@ Tap::~Tap() {
     taken_ = std::min(end() - next_, notes_.count());
     next_ += taken_;
     release();
-    Arena& arena = parts_.control.arena;
+    Arena& arena = control_.arena;
     if (arena.blocks().entry(block_.id)->holders.take(slot_of(slot_.identity))) arena.reclaimer().collect(block_);
   }
-  parts_.control.arena.participants().abandon(std::move(slot_));
+  control_.arena.participants().abandon(std::move(slot_));
 }
 
 std::uint64_t Tap::end() const noexcept {
-  return stopped_at_.value_or(load_acquire(parts_.control.shared.tail));
+  return stopped_at_.value_or(load_acquire(control_.shared.tail));
 }
 
 // Visits notes below `end` until look(note) has returned true for `most` of them. The caller's load of `end` makes the
@@ -186,7 +185,7 @@ std::vector<Tap::Times> Tap::take_times(std::size_t most, bool also_queued) {
   std::vector<Times> times;
   if (!is_mine() || wants_ != Wants::kTimes) return times;
   times.reserve(most);
-  const std::uint64_t received = load_acquire(parts_.control.shared.head), end = this->end();
+  const std::uint64_t received = load_acquire(control_.shared.head), end = this->end();
   take_notes(also_queued ? end : std::min(end, received), most, [&](const TapNote& note) {
     const bool is_received = next_ < received;
     times.push_back({.ticket = next_,
@@ -203,12 +202,12 @@ std::vector<Tap::Times> Tap::take_times(std::size_t most, bool also_queued) {
 
 // Reads a note, of which any word may be damaged.
 bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
-  memory::BlockTable& blocks = parts_.control.arena.blocks();
+  memory::BlockTable& blocks = control_.arena.blocks();
   const std::uint64_t bytes = load_relaxed(note.frame_bytes), packed = load_relaxed(note.block);
   seen.put_ns = load_relaxed(note.put_ns);
   if (packed == 0) {
     seen.frame = {note.inline_data(), bytes};
-    return bytes <= parts_.control.inline_bytes();
+    return bytes <= control_.inline_bytes();
   }
   seen.block = memory::unpack(packed);
   if (!blocks.is_current(seen.block) || blocks.address(seen.block.id) == nullptr) return false;
@@ -220,7 +219,7 @@ bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
 // A Dekker handshake with a receiver. The tap clears its bit, then reads `head`. The receiver advances `head`, clears
 // its own bit, then reads all bits. So at least one of them frees the block.
 void Tap::release_note(TapNote& note, std::uint64_t ticket) noexcept {
-  Arena& arena = parts_.control.arena;
+  Arena& arena = control_.arena;
   const std::uint64_t packed = load_relaxed(note.block);
   if (packed == 0) return;
   const BlockRef ref = memory::unpack(packed);
@@ -228,7 +227,7 @@ void Tap::release_note(TapNote& note, std::uint64_t ticket) noexcept {
       arena.blocks().is_current(ref) && arena.blocks().entry(ref.id)->holders.take(slot_of(slot_.identity));
   store_relaxed(note.block, std::uint64_t{0});
   fence_seq_cst();
-  if (held && load_seq_cst(parts_.control.shared.head) > ticket) arena.reclaimer().collect(ref);
+  if (held && load_seq_cst(control_.shared.head) > ticket) arena.reclaimer().collect(ref);
 }
 
 void Tap::release() noexcept {
@@ -249,16 +248,16 @@ void Tap::release() noexcept {
 
 bool Tap::is_over(const WaitContext& wait) {
   if (!is_mine()) return true;
-  Arena& arena = parts_.control.arena;
+  Arena& arena = control_.arena;
   if (arena.participants().check(wait_policy::kLongPollIntervalNs)) static_cast<void>(arena.reconcile(wait));
-  const bool ends = stopped_at_.has_value() || parts_.ends.is_over(End::kSending);
+  const bool ends = stopped_at_.has_value() || ends_.is_over(End::kSending);
   return ends && next_ >= end();  // the end was checked first
 }
 
 Status Tap::stop(const WaitContext& wait) {
   if (stopped_at_ || !is_mine()) return success();
-  ChannelHeader& shared = parts_.control.shared;
-  BothLocks locks(parts_.control);
+  ChannelHeader& shared = control_.shared;
+  BothLocks locks(control_);
   if (Status taken = locks.take(wait); !taken) return taken;
   if (load_relaxed(shared.tap) == memory::pack(block_)) {
     store_release(shared.timed, std::uint32_t{0});

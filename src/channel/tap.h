@@ -18,7 +18,7 @@
 
 #include <vector>
 
-#include "channel/parts.h"
+#include "channel/ends.h"
 #include "channel/tap_notes.h"
 
 namespace shmtree::channel {
@@ -31,8 +31,8 @@ class Tap {
   //   kOutOfSharedMemory  no memory for even a few notes
   //   kUnavailable        no free participant slot
   //   kTimeout            a stopped process has a lock of the channel
-  static Result<std::shared_ptr<Tap>> open(Parts& parts, std::shared_ptr<const void> keeps, Wants wants,
-                                           const WaitContext& wait);
+  static Result<std::shared_ptr<Tap>> open(const Control& control, const Ends& ends, std::shared_ptr<const void> keeps,
+                                           Wants wants, const WaitContext& wait);
   ~Tap();
   Tap(const Tap&) = delete;
   Tap& operator=(const Tap&) = delete;
@@ -70,11 +70,17 @@ class Tap {
   Status stop(const WaitContext& wait);
 
  private:
-  Tap(Parts& parts, std::shared_ptr<const void> keeps, memory::ReservedSlot slot, BlockRef block, const TapNotes& notes,
-      Wants wants) noexcept
-      : parts_(parts), keeps_(std::move(keeps)), slot_(std::move(slot)), block_(block), notes_(notes), wants_(wants) {}
+  Tap(const Control& control, const Ends& ends, std::shared_ptr<const void> keeps, memory::ReservedSlot slot,
+      BlockRef block, const TapNotes& notes, Wants wants) noexcept
+      : control_(control),
+        ends_(ends),
+        keeps_(std::move(keeps)),
+        slot_(std::move(slot)),
+        block_(block),
+        notes_(notes),
+        wants_(wants) {}
   bool is_mine() const noexcept {
-    return slot_.lock.valid() && parts_.control.arena.current_identity() != memory::kNoIdentity;
+    return slot_.lock.valid() && control_.arena.current_identity() != memory::kNoIdentity;
   }
   std::uint64_t end() const noexcept;
   template <class Look>
@@ -82,7 +88,8 @@ class Tap {
   bool look_at(const TapNote& note, Seen& seen) const noexcept;
   void release_note(TapNote& note, std::uint64_t ticket) noexcept;
 
-  Parts& parts_;
+  const Control control_;
+  const Ends& ends_;
   const std::shared_ptr<const void> keeps_;  // the channel
   memory::ReservedSlot slot_;                // holds no lock in a forked child
   const BlockRef block_;                     // block of the notes

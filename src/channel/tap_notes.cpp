@@ -1,9 +1,7 @@
 #include "channel/tap_notes.h"
 
-#include <bit>
 #include <cstring>
 
-#include "memory/held_locks.h"
 #include "platform/clock.h"
 #include "platform/dcheck.h"
 #include "platform/machine.h"
@@ -12,9 +10,9 @@ namespace shmtree::channel {
 
 using namespace platform;
 
-std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packed) noexcept {
-  const memory::BlockTable& blocks = control.arena.blocks();
-  const BlockRef ref = memory::unpack(packed);
+std::optional<TapNotes> TapNotes::at(const memory::BlockTable& blocks, std::uint64_t slot_bytes,
+                                     std::uint64_t packed) noexcept {
+  const memory::BlockRef ref = memory::unpack(packed);
   if (packed == 0 || !blocks.is_current(ref)) return std::nullopt;
   auto* header = reinterpret_cast<TapHeader*>(blocks.address(ref.id));
   const std::uint64_t available = blocks.capacity_of(ref.id);
@@ -22,13 +20,13 @@ std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packe
   const std::uint64_t count = load_once(header->count);
   const bool times_only = load_once(header->times_only) == 1;
   if (!std::has_single_bit(count) || count > max_tap_notes(times_only)) return std::nullopt;
-  if (!is_slot_size(control.slot_bytes)) return std::nullopt;  // so that the product below does not overflow
-  if (count * tap_note_bytes(control.slot_bytes, times_only) > available - sizeof(TapHeader)) return std::nullopt;
-  return TapNotes(control, header, count, times_only);
+  if (!is_slot_size(slot_bytes)) return std::nullopt;  // so that the product below does not overflow
+  if (count * tap_note_bytes(slot_bytes, times_only) > available - sizeof(TapHeader)) return std::nullopt;
+  return TapNotes(blocks, slot_bytes, header, count, times_only);
 }
 
 void TapNotes::add(const Segment& segment, std::uint64_t first, std::uint64_t count) const noexcept {
-  SHMTREE_DCHECK(count != 0 && memory::HeldLocks::contains(control_.shared.senders_lock));
+  SHMTREE_DCHECK(count != 0);
   const std::int64_t now = monotonic_ns();
   const int thread = times_only_ ? thread_id() : 0;
   for (std::uint64_t ticket = first; ticket != first + count; ++ticket) {
@@ -47,7 +45,6 @@ void TapNotes::add_times(std::uint64_t ticket, std::int64_t now, int thread) con
 }
 
 void TapNotes::note_receipt(std::uint64_t ticket) const noexcept {
-  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.receivers_lock));
   TapNote& note = of(ticket);
   if (!times_only_ || load_relaxed(note.ticket) != ticket + 1) return;
   store_relaxed(note.got_pid, process_id());
@@ -60,9 +57,10 @@ void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t 
   const std::uint64_t packed = load_once(slot.block), frame_bytes = load_once(slot.bytes);
   std::uint64_t in = load_relaxed(header_->bytes_in);
   if (packed == 0) {
-    if (frame_bytes > control_.inline_bytes()) return;  // the slot is damaged
+    if (frame_bytes > inline_bytes_) return;  // the slot is damaged
   } else {
-    const std::uint64_t kept = in - load_acquire(header_->bytes_out), bytes = control_.counted_bytes(slot);
+    const std::uint64_t kept = in - load_acquire(header_->bytes_out),
+                        bytes = frame_bytes + blocks_->referred_bytes(memory::unpack(packed));
     if (kept != 0 && kept + bytes > header_->max_bytes) return;
     in += bytes;
   }
@@ -74,21 +72,20 @@ void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t 
     std::memcpy(note.inline_data(), slot.inline_data(), frame_bytes);
   } else {
     store_release(note.block, packed);  // the ticket, stored before, identifies the put
-    memory::BlockEntry* block = control_.arena.blocks().entry(memory::unpack(packed).id);
+    memory::BlockEntry* block = blocks_->entry(memory::unpack(packed).id);
     if (block != nullptr) block->holders.add(memory::slot_of(load_once(header_->owner)));
   }
   store_relaxed(header_->bytes_in, in);
 }
 
 void TapNotes::forget_from(std::uint64_t tail) const noexcept {
-  SHMTREE_DCHECK(memory::HeldLocks::contains(control_.shared.senders_lock));
   for (std::uint64_t number = 0; number < count_; ++number) {
     TapNote& note = of(number);
     const std::uint64_t ticket = load_relaxed(note.ticket);
     if (ticket == 0 || ticket - 1 < tail) continue;
-    const BlockRef ref = memory::unpack(load_acquire(note.block));
-    if (load_relaxed(note.block) != 0 && control_.arena.blocks().is_current(ref)) {
-      control_.arena.blocks().entry(ref.id)->holders.remove(memory::slot_of(load_once(header_->owner)));
+    const memory::BlockRef ref = memory::unpack(load_acquire(note.block));
+    if (load_relaxed(note.block) != 0 && blocks_->is_current(ref)) {
+      blocks_->entry(ref.id)->holders.remove(memory::slot_of(load_once(header_->owner)));
     }
     store_relaxed(note.block, std::uint64_t{0});
     store_relaxed(note.ticket, std::uint64_t{0});

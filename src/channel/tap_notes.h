@@ -21,9 +21,11 @@
 // Thread safety: call it under the senders' lock, and note_receipt() under the receivers' lock.
 #pragma once
 
+#include <bit>
 #include <optional>
 
-#include "channel/message.h"
+#include "channel/layout.h"
+#include "memory/mapping.h"
 #include "platform/dcheck.h"
 
 namespace shmtree::channel {
@@ -31,7 +33,8 @@ namespace shmtree::channel {
 class TapNotes {
  public:
   // Returns the notes in the block that a word of shared memory names, or nothing if the word or the block is invalid.
-  static std::optional<TapNotes> at(const Control& control, std::uint64_t packed) noexcept;
+  static std::optional<TapNotes> at(const memory::BlockTable& blocks, std::uint64_t slot_bytes,
+                                    std::uint64_t packed) noexcept;
 
   // Writes the notes of a put that is about to publish the slots of these tickets.
   void add(const Segment& segment, std::uint64_t first, std::uint64_t count) const noexcept;
@@ -49,19 +52,22 @@ class TapNotes {
   std::uint64_t count() const noexcept { return count_; }
 
  private:
-  TapNotes(const Control& control, TapHeader* header, std::uint64_t count, bool times_only) noexcept
-      : control_(control),
+  TapNotes(const memory::BlockTable& blocks, std::uint64_t slot_bytes, TapHeader* header, std::uint64_t count,
+           bool times_only) noexcept
+      : blocks_(&blocks),
         header_(header),
         count_(count),
         times_only_(times_only),
-        note_bytes_(tap_note_bytes(control.slot_bytes, times_only)) {}
+        inline_bytes_(inline_bytes(slot_bytes)),
+        note_bytes_(tap_note_bytes(slot_bytes, times_only)) {}
   void add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t now) const noexcept;
   void add_times(std::uint64_t ticket, std::int64_t now, int thread) const noexcept;
 
-  const Control control_;
+  const memory::BlockTable* blocks_;
   TapHeader* header_;
-  std::uint64_t count_;  // checked, like the next two
+  std::uint64_t count_;  // checked, like the next three
   bool times_only_;
+  std::uint64_t inline_bytes_;
   std::uint64_t note_bytes_;
 };
 

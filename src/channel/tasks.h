@@ -17,13 +17,15 @@
 // Thread safety: any thread.
 #pragma once
 
-#include "channel/receiving.h"
+#include "channel/records.h"
+#include "channel/watchers.h"
 
 namespace shmtree::channel {
 
 class Tasks {
  public:
-  Tasks(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
+  Tasks(const Control& control, const Records& records, Front& front, const Ends& ends, Watchers& watchers) noexcept
+      : control_(control), records_(records), front_(front), ends_(ends), watchers_(watchers) {}
 
   // Reports one message as done. kInvalid if all messages are done or rejected.
   Status done();
@@ -42,8 +44,11 @@ class Tasks {
  private:
   std::uint64_t last() const noexcept;
 
-  Parts& parts_;
-  Receiving& receiving_;
+  const Control control_;
+  const Records& records_;
+  Front& front_;
+  const Ends& ends_;
+  Watchers& watchers_;
 };
 
 }  // namespace shmtree::channel

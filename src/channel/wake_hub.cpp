@@ -1,6 +1,5 @@
 #include "channel/wake_hub.h"
 
-#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -42,15 +41,6 @@ Result<std::shared_ptr<WakeHub>> WakeHub::of_this_process() {
   if (faster != nullptr && faster->is_of_this_process()) return faster;
   current().hub = opened;
   return opened;
-}
-
-EndName WakeHub::name_of(const Control& control, End end) noexcept {
-  EndName name{};
-  const std::uint64_t block = memory::pack(control.block);
-  std::memcpy(name.data(), control.arena.uuid(), 16);
-  std::memcpy(name.data() + 16, &block, sizeof block);
-  std::memcpy(name.data() + 24, &end, sizeof end);
-  return name;
 }
 
 // One thread at a time takes all texts; another thread returns at once. A text that comes later makes the descriptor

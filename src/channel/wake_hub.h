@@ -11,10 +11,10 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
-#include "channel/control.h"
 #include "platform/machine.h"
 #include "platform/wake_pipe.h"
 
@@ -26,7 +26,6 @@ class WakeHub {
  public:
   // Returns the hub of this process, and opens it if there is none. May throw std::bad_alloc.
   static Result<std::shared_ptr<WakeHub>> of_this_process();
-  static EndName name_of(const Control& control, End end) noexcept;
 
   int fd() const noexcept { return pipe_.number(); }
   // False once the program has closed the descriptor: of_this_process() then opens another hub.

@@ -1,5 +1,6 @@
 #include "channel/watchers.h"
 
+#include <cstring>
 #include <mutex>
 
 #include "memory/arena.h"
@@ -34,8 +35,17 @@ void Watchers::send_bytes_to(const Control& control, End end, Wanted wanted) noe
   ParticipantSet& awaiting = control.shared.awaiting[end];
   awaiting.for_each([&](std::uint32_t slot) noexcept {
     if (!wanted(identity_in(slot))) return;
-    table.wake_hub(slot, WakeHub::name_of(control, end), [&]() noexcept { return awaiting.take(slot); });
+    table.wake_hub(slot, name_of(control, end), [&]() noexcept { return awaiting.take(slot); });
   });
+}
+
+EndName Watchers::name_of(const Control& control, End end) noexcept {
+  EndName name{};
+  const std::uint64_t block = memory::pack(control.block);
+  std::memcpy(name.data(), control.arena.uuid(), 16);
+  std::memcpy(name.data() + 16, &block, sizeof block);
+  std::memcpy(name.data() + 24, &end, sizeof end);
+  return name;
 }
 
 void Watchers::send_bytes(const Control& control, End end) noexcept {
@@ -160,31 +170,19 @@ Result<int> Watchers::watch_fd(End end) {
     auto watch = ProcessWatch::around(mine.pipe.descriptor());
     if (!watch) return std::move(watch).error();
     mine.watch = std::move(*watch);
-    mine.peers.clear();
   }
-  if (mine.misses_peers) mine.peers.clear();
-  Status watched = watch_peers(end);
+  Status watched = mine.watch.watch(ends_.pids_to_report(other(end)));
   if (watched) return mine.watch.fd();
   mine.watch = {};
   return std::move(watched).error();
 }
 
-// Under mutex_.
-Status Watchers::watch_peers(End end) {
-  Descriptor& mine = descriptors_[end];
-  std::vector<int> peers = ends_.pids_to_report(other(end));
-  if (peers == mine.peers) return success();
-  Status watched = mine.watch.watch(peers);
-  mine.peers = std::move(peers);
-  mine.misses_peers = !watched.ok();
-  return watched;
-}
-
 // Under mutex_. If this fails, the next poll_fd() tries again and reports the error.
 void Watchers::watch_peers_quietly(End end) noexcept {
-  if (!descriptors_[end].watch.valid() || !descriptors_[end].watch.is_ours()) return;
+  platform::ProcessWatch& watch = descriptors_[end].watch;
+  if (!watch.valid() || !watch.is_ours()) return;
   try {
-    watch_peers(end).ok();
+    watch.watch(ends_.pids_to_report(other(end))).ok();
   } catch (const std::bad_alloc&) {
   }
 }

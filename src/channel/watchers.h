@@ -9,7 +9,7 @@
 //   - A call that was woken, and does not use what it was woken for, wakes another waiter.
 //   - The process's descriptor of an end is readable exactly while the end is usable, or must report its end; that of a
 //     pipe's sending end, only while it must report its end. Messages that threads of the process are about to receive
-//     do not count (claim.h). A descriptor for poll loops is also readable after a death that this end must report,
+//     do not count (ClaimHooks). A descriptor for poll loops is also readable after a death that this end must report,
 //     until this process has checked for deaths.
 //   - Puts, receipts and acks are announced after unlocking. An announcement costs nothing if no process asked for it.
 //
@@ -22,6 +22,7 @@
 #include "channel/ring.h"
 #include "channel/wake_hub.h"
 #include "memory/event.h"
+#include "platform/dcheck.h"
 #include "platform/process_watch.h"
 #include "platform/wake_pipe.h"
 
@@ -111,7 +112,7 @@ class Watchers {
   // Requests one wake text at `hub`, sent when a call at the end would not block or must report the end of the stream.
   // Returns true if that is the case already.
   Result<bool> await(End end, const WakeHub& hub);
-  EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
+  EndName name_of(End end) const noexcept { return name_of(control_, end); }
   // Ends the watch of this process. A sender that has already read its bit finds no pipe. close_wake_fd() does not
   // affect coroutines that await the end.
   void close_fd(End end) noexcept;
@@ -121,7 +122,7 @@ class Watchers {
       refresh_active_fd(end);
   }
   // Claims a message for a thread of this process that is about to receive, so that the descriptor is not readable for
-  // it. False, with nothing to drop, if there is no message or no descriptor. See claim.h.
+  // it. False, with nothing to drop, if there is no message or no descriptor. See ClaimHooks.
   bool claim() noexcept;
   void drop_claim() noexcept;
   // Wakes every process that watches the end, by a byte in its wake pipe, and every hub that awaits the end. Skips a
@@ -139,8 +140,6 @@ class Watchers {
   struct Descriptor {
     platform::WakePipe pipe;
     platform::ProcessWatch watch;  // watches `pipe` and the processes at the other end; none until poll_fd()
-    std::vector<int> peers;        // the processes that it watches
-    bool misses_peers = false;     // some of them could not be watched
     std::atomic<Identity> owner{memory::kNoIdentity};
     std::atomic<bool> active{false};
   };
@@ -152,11 +151,11 @@ class Watchers {
         end == End::kReceiving && can_receive() && size() <= claims_.load(std::memory_order_acquire);
     return !is_claimed && is_usable(end);
   }
+  static EndName name_of(const Control& control, End end) noexcept;
   void refresh_active_fd(End end) noexcept;
   void announce_rest() noexcept;
   void announce_end() noexcept;
   Result<int> watch_fd(End end);
-  Status watch_peers(End end);
   void watch_peers_quietly(End end) noexcept;
   Status begin_watching(End end);
   static void send_bytes(const Control& control, End end) noexcept;
@@ -174,6 +173,54 @@ class Watchers {
   PerEnd<Descriptor> descriptors_;  // under mutex_
   std::atomic<std::uint32_t> claims_{0};
   std::atomic<bool> is_watching_{false};  // all senders are known to see `watched`
+};
+
+// The wait hooks of a call that receives. They hide a message that the woken thread is about to receive.
+//
+// Before such a thread receives, it may have to wait for its interpreter (the GIL). Meanwhile the message is in the
+// channel, and would keep the process's descriptor readable. A thread that polls the descriptor would find it ready
+// repeatedly, and hold the GIL that the first thread needs. So the woken thread claims a message before it waits for
+// the interpreter. The descriptor is readable only for messages that no thread has claimed.
+//
+// A claim moves nothing. If its thread never returns, as at the exit of an interpreter, the message is still in the
+// channel.
+//
+// The hooks claim when a block ends, if there is a message and the process has a descriptor. The claim ends with the
+// call, before the thread blocks again, or before code of the program runs, which may poll.
+//
+// Thread safety: none; one object for each call that receives.
+class ClaimHooks final : public platform::WaitHooks {
+ public:
+  ClaimHooks(Watchers& watchers, platform::WaitHooks* hooks) noexcept : watchers_(watchers), hooks_(hooks) {}
+  ~ClaimHooks() override { drop(); }
+  ClaimHooks(const ClaimHooks&) = delete;
+  ClaimHooks& operator=(const ClaimHooks&) = delete;
+
+  void before_block() noexcept override {
+    drop();
+    hooks_->before_block();
+  }
+  void after_block() noexcept override {
+    SHMTREE_DCHECK(!has_claimed_);
+    has_claimed_ = watchers_.claim();
+    hooks_->after_block();  // may never return
+  }
+  bool interrupted() noexcept override {
+    drop();
+    return hooks_->interrupted();
+  }
+  bool ended() const noexcept override { return hooks_->ended(); }
+  std::uint32_t threads() const noexcept override { return hooks_->threads(); }
+
+ private:
+  void drop() noexcept {
+    if (has_claimed_) watchers_.drop_claim();
+    has_claimed_ = false;
+  }
+
+  Watchers& watchers_;
+  platform::WaitHooks* const hooks_;
+  bool has_claimed_ = false;
 };
 
 }  // namespace shmtree::channel

@@ -33,4 +33,17 @@ CopyPolicy copy_policy(CopyPolicy asked, memory::Arena& arena, const channel::In
   return is_hoarding(arena, brought_bytes(arena, message, blocks)) ? CopyPolicy::kAll : CopyPolicy::kAuto;
 }
 
+std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
+                                                        std::span<const memory::BlockRef> referred) {
+  std::vector<std::span<const std::byte>> blocks;
+  blocks.reserve(referred.size());
+  for (const memory::BlockRef& ref : referred) {
+    const std::byte* data = arena.blocks().is_current(ref) ? arena.blocks().address(ref.id) : nullptr;
+    const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.blocks().entry(ref.id);
+    const std::uint64_t size = entry == nullptr ? 0 : entry->size.load(std::memory_order_acquire);
+    blocks.emplace_back(data, std::min(size, arena.blocks().capacity_of(ref.id)));
+  }
+  return blocks;
+}
+
 }  // namespace shmtree::endpoint

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "channel/channel.h"
 
@@ -51,5 +52,10 @@ CopyPolicy copy_policy_of_published(CopyPolicy asked, const Object& object, bool
 constexpr bool is_copied(CopyPolicy policy, std::uint64_t bytes, bool refers) noexcept {
   return policy == CopyPolicy::kAll || (policy == CopyPolicy::kAuto && !refers && bytes <= kCopiedMessageBytes);
 }
+
+// Returns the bytes of each block of `referred`, which BlockTable::referred_to_by() returns for the block of a received
+// frame. They are valid while this process holds that block. Empty for a block that was freed.
+std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
+                                                        std::span<const memory::BlockRef> referred);
 
 }  // namespace shmtree::endpoint

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "endpoint/copy_policy.h"
-#include "endpoint/staging.h"
 #include "format/standalone.h"
 #include "memory/transfers.h"
 #include "platform/copy.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "format/flat.h"
-#include "memory/block_table.h"
+#include "memory/mapping.h"
 #include "platform/copy.h"
 #include "shmtree/base/result.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "platform/dcheck.h"
-#include "platform/hash.h"
+#include "platform/flat_table.h"
 
 namespace shmtree::format {
 

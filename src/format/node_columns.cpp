@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "platform/hash.h"
+#include "platform/flat_table.h"
 
 namespace shmtree::format {
 

@@ -9,6 +9,7 @@
 #include "platform/file.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
+#include "platform/memory_limits.h"
 #include "platform/never_destroyed.h"
 #include "platform/other_version.h"
 #include "platform/weak_registry.h"
@@ -57,7 +58,7 @@ Status check_pages(std::uint64_t page_bytes) {
 Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
     : mapping_(std::move(mapping)),
       blocks_(*mapping_),
-      participants_(*mapping_),
+      participants_(mapping_->header(), mapping_->participants(), mapping_->file()),
       transfers_(mapping_->header(), blocks_, participants_),
       wake_table_(*mapping_, participants_),
       held_(mapping_->header()),
@@ -241,6 +242,18 @@ void Arena::after_fork_in_child(bool leaving) noexcept {
 void Arena::forget_parent() noexcept {
   participants_.forget();
   holders_.after_fork_in_child(false);
+}
+
+// --- Lease
+
+bool Lease::is_inherited() const noexcept {
+  return arena_ != nullptr && arena_->holders().is_inherited(ref_, forks_);
+}
+
+void Lease::reset() noexcept {
+  const std::shared_ptr<Arena> arena = std::move(arena_);
+  arena_.reset();
+  if (arena != nullptr) arena->holders().end_lease(ref_, fork_epoch_);
 }
 
 // --- Registry

@@ -2,7 +2,7 @@
 // only the parts above it:
 //
 //   Mapping        the pieces of the file that this process has mapped        mapping.h
-//   BlockTable     the block table, with checks against damaged words         block_table.h
+//   BlockTable     the block table, with checks against damaged words         mapping.h
 //   Participants   attached processes, and those that died                    participants.h
 //   TransferTable  objects in transit between processes                       transfer_table.h
 //   WakeTable      addresses of the participants' wake pipes                  wake_table.h
@@ -10,7 +10,7 @@
 //   HeldBytes      a sum that processes update without a lock                 block_pool.h
 //   BlockPool      the free blocks, and the byte counts                       block_pool.h
 //   Reclaimer      decides when a block is freed, and frees it                reclaimer.h
-//   ReconcilePass  one pass of recovery                                       reconcile_pass.h
+//   ReconcilePass  one pass of recovery                                       reconciler.h
 //   Reconciler     locks, and an identity, with repairs first                 reconciler.h
 //   HolderTable    which participant holds which block                        holder_table.h
 //   Inspector      reports the state                                          inspector.h
@@ -30,10 +30,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "memory/allocator.h"
 #include "memory/holder_table.h"
-#include "memory/lease.h"
+#include "memory/layout.h"
 #include "memory/transfer_table.h"
 #include "memory/wake_table.h"
 #include "platform/spin.h"
@@ -46,6 +47,51 @@ struct ArenaOptions {
   std::uint64_t prefault = 0;   // bytes to commit and touch at once
   bool huge_pages = false;
   std::uint64_t page_bytes = 0;  // page size, for tests; 0: that of the system
+};
+
+class Arena;
+
+// Owns one pin of a block for this process. Move-only. The block may be freed once no process has a Lease of it.
+class Lease {
+ public:
+  Lease() noexcept = default;
+  Lease(Lease&& other) noexcept { take(other); }
+  Lease& operator=(Lease&& other) noexcept {
+    if (this != &other) {
+      reset();
+      take(other);
+    }
+    return *this;
+  }
+  ~Lease() { reset(); }
+
+  bool valid() const noexcept { return arena_ != nullptr; }
+  const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
+  BlockRef ref() const noexcept { return ref_; }
+  std::byte* data() const noexcept { return data_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+  // Returns true if a child that was forked since the lease was made may have the block as well. Call it before the
+  // block is handed to another owner.
+  bool is_inherited() const noexcept;
+  void reset() noexcept;
+
+ private:
+  friend class Arena;
+  void take(Lease& other) noexcept {
+    arena_ = std::move(other.arena_);
+    ref_ = other.ref_;
+    data_ = other.data_;
+    bytes_ = other.bytes_;
+    fork_epoch_ = other.fork_epoch_;
+    forks_ = other.forks_;
+  }
+
+  std::shared_ptr<Arena> arena_;
+  BlockRef ref_{};
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  std::uint32_t fork_epoch_ = 0;  // HolderTable::fork_epoch() when it was made
+  std::uint32_t forks_ = 0;       // HolderTable::forks() when it was made
 };
 
 class Arena : public std::enable_shared_from_this<Arena> {

@@ -20,8 +20,8 @@
 // Thread safety: any thread; with the arena lock held, unless a comment says otherwise.
 #pragma once
 
-#include "memory/block_table.h"
 #include "memory/layout.h"
+#include "memory/mapping.h"
 
 namespace shmtree::memory {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "memory/sleep_note.h"
+#include "memory/participants.h"
 #include "platform/clock.h"
 #include "platform/spin.h"
 #include "platform/waiting.h"

@@ -24,7 +24,6 @@
 #include "memory/reconciler.h"
 #include "platform/dcheck.h"
 #include "platform/flat_table.h"
-#include "platform/hash.h"
 
 namespace shmtree::memory {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "memory/reconcile_pass.h"
+#include "memory/reclaimer.h"
 
 namespace shmtree::memory {
 

@@ -1,15 +1,18 @@
 #include "memory/participants.h"
 
+#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <new>
 
 #include "memory/held_locks.h"
+#include "platform/atomics.h"
 #include "platform/clock.h"
 #include "platform/dcheck.h"
 #include "platform/file.h"
 #include "platform/machine.h"
 #include "platform/text.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
@@ -23,20 +26,49 @@ void write_name(Participant& mine) noexcept {
   for (std::uint32_t i = 0; i < kNameWords; ++i) store_relaxed(mine.name[i], g_name[i].load(std::memory_order_relaxed));
 }
 
+// A sleeping thread updates `since_ns` at the end of each slice. If the value is two slices old, the thread was killed.
+constexpr std::uint64_t kMaxUncountedNs = 2 * wait_policy::kLaterSliceNs;
+
+Wait* take_entry(Participant& mine) noexcept {
+  for (Wait& entry : mine.waits) {
+    auto free = static_cast<std::uint32_t>(WaitFor::kNothing);
+    if (load_relaxed(entry.what) == free &&
+        compare_swap(entry.what, free, static_cast<std::uint32_t>(WaitFor::kUnsaid)))
+      return &entry;
+  }
+  return nullptr;
+}
+
+// Returns the time since `then_ns`, or 0 if that word is damaged.
+std::uint64_t since(std::int64_t then_ns, std::int64_t now_ns) noexcept {
+  return then_ns > 0 && then_ns < now_ns ? static_cast<std::uint64_t>(now_ns - then_ns) : 0;
+}
+
+// The thread that advances `since_ns` counts the time in between.
+void count_until(SleepTime& time, std::int64_t now_ns) noexcept {
+  std::int64_t then = load_acquire(time.since_ns);
+  const std::uint64_t slept = since(then, now_ns);
+  if (slept != 0 && compare_swap(time.since_ns, then, now_ns)) add(time.slept_ns, slept);
+}
+
+void open(SleepTime& time, std::int64_t now_ns) noexcept {
+  std::int64_t expected = 0;
+  compare_swap(time.since_ns, expected, now_ns);
+}
+
 }  // namespace
 
 bool Participants::is_alive(Identity identity) const noexcept {
   const Participant& other = slot_of_identity(identity);
   if (load_acquire(other.generation) != generation_of(identity)) return false;
   if (is_status(slot_of(identity), ParticipantStatus::kFree)) return false;
-  return identity == load_identity() || !mapping_.file().is_ours() ||
-         byte_is_locked(mapping_.file().number(), slot_of(identity));
+  return identity == load_identity() || !file_.is_ours() || byte_is_locked(file_.number(), slot_of(identity));
 }
 
 bool Participants::has_descriptors() noexcept {
   if (lost_descriptors_.load(std::memory_order_acquire)) return false;
   const std::lock_guard guard(mutex_);
-  if (mapping_.file().is_ours() && (load_identity() == kNoIdentity || liveness_fd_.is_ours())) return true;
+  if (file_.is_ours() && (load_identity() == kNoIdentity || liveness_fd_.is_ours())) return true;
   lost_descriptors_.store(true, std::memory_order_release);
   identity_.store(kNoIdentity, std::memory_order_release);
   return false;
@@ -45,38 +77,37 @@ bool Participants::has_descriptors() noexcept {
 Status Participants::check_descriptors() {
   if (has_descriptors()) return success();
   const std::lock_guard guard(mutex_);
-  const bool has_file = mapping_.file().is_ours();
-  return closed_by_program(has_file ? liveness_fd_.number() : mapping_.file().number(), "cannot use an arena");
+  const bool has_file = file_.is_ours();
+  return closed_by_program(has_file ? liveness_fd_.number() : file_.number(), "cannot use an arena");
 }
 
 bool Participants::check(std::int64_t interval_ns) noexcept {
-  ArenaHeader& header = mapping_.header();
   const std::int64_t now = monotonic_ns();
   if (now - descriptors_checked_ns_.load(std::memory_order_relaxed) >= interval_ns) {
     descriptors_checked_ns_.store(now, std::memory_order_relaxed);
     has_descriptors();
   }
   if (lost_descriptors_.load(std::memory_order_relaxed)) return true;
-  std::int64_t last = load_acquire(header.last_check_ns);
-  if (last >= 0 && last <= now && now - last < interval_ns) return needs_recovery(header);
-  if (!compare_swap(header.last_check_ns, last, now)) return needs_recovery(header);  // another process is checking
+  std::int64_t last = load_acquire(header_.last_check_ns);
+  if (last >= 0 && last <= now && now - last < interval_ns) return needs_recovery(header_);
+  if (!compare_swap(header_.last_check_ns, last, now)) return needs_recovery(header_);  // another process is checking
   const std::uint32_t high = used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
     if (is_status(number, ParticipantStatus::kFree)) continue;
     if (!is_owner_alive(number)) {
       // A slot that was freed or reused between the two checks is no death, but the reconcile checks again anyway.
-      request_recovery(header);
+      request_recovery(header_);
       break;
     }
   }
-  if (load_acquire(header.abandoned_channels) != 0) request_recovery(header);
-  return needs_recovery(header);
+  if (load_acquire(header_.abandoned_channels) != 0) request_recovery(header_);
+  return needs_recovery(header_);
 }
 
 // Takes a byte lock, and the slot with it. Prefers slots that their last owner freed.
 Result<ReservedSlot> Participants::claim(Claimable slots) {
   if (lost_descriptors_.load(std::memory_order_acquire)) return check_descriptors().error();
-  const auto file = mapping_.file().get("cannot use an arena");
+  const auto file = file_.get("cannot use an arena");
   if (!file) return file.error();
   auto lock = reopen(*file);
   if (!lock) return std::move(lock).error();
@@ -103,7 +134,7 @@ Result<ReservedSlot> Participants::claim(Claimable slots) {
 
 Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus status) {
   SHMTREE_DCHECK(number < kMaxParticipants && status != ParticipantStatus::kFree);
-  const auto file = mapping_.file().get("cannot use an arena");
+  const auto file = file_.get("cannot use an arena");
   if (!file) return file.error();
   Status committed = commit_pages(*file, kHeaderBytes + number * sizeof(Participant), sizeof(Participant));
   if (!committed) return std::move(committed).error();
@@ -118,7 +149,7 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   write_name(mine);
   store_release(mine.generation, generation);
   store_release(mine.status, static_cast<std::uint32_t>(status));
-  std::atomic<std::uint32_t>& high = mapping_.header().participants_high;
+  std::atomic<std::uint32_t>& high = header_.participants_high;
   std::uint32_t seen = load_acquire(high);
   while (seen <= number && !compare_swap(high, seen, number + 1)) {
   }
@@ -147,7 +178,7 @@ void Participants::become(ReservedSlot claimed) noexcept {
 // Descriptors of the old one may be in the parent that claimed the slot, and in children forked before enroll().
 void Participants::keep_lock_from_children(ReservedSlot& claimed) const noexcept {
   try {
-    const auto file = mapping_.file().get("cannot use an arena");
+    const auto file = file_.get("cannot use an arena");
     if (!file) return;
     auto own = reopen(*file);
     if (own && move_byte_lock(claimed.lock.get(), own->get(), slot_of(claimed.identity)))
@@ -285,59 +316,62 @@ void Participants::forget() noexcept {
   become(ReservedSlot{});
 }
 
-// --- DeadParticipants
+// --- SleepNote
 
-// A slot counts as dead only if its lock is free while neither its generation nor its status change. A new owner takes
-// the lock first. If it takes over a dead participant's slot, it sets the status to kStale and holds nothing yet.
-bool DeadParticipants::find(const CheckedFd& file) noexcept {
-  bool settled = true;
-  const std::uint32_t high = participants_.used_slots();
-  for (std::uint32_t number = 0; number < high; ++number) {
-    const Participant& other = participants_.slot(number);
-    Slot& slot = slots_[number];
-    slot.status = load_acquire(other.status);
-    slot.generation = load_acquire(other.generation);
-    const bool locked = !file.is_ours() || byte_is_locked(file.number(), number);
-    if (load_acquire(other.generation) != slot.generation || load_acquire(other.status) != slot.status) {
-      settled = false;
-      continue;
-    }
-    slot.is_unlocked = !locked;
-    const bool stale = slot.status == static_cast<std::uint32_t>(ParticipantStatus::kStale);
-    const bool free = slot.status == static_cast<std::uint32_t>(ParticipantStatus::kFree);
-    if (!free && (!locked || stale)) masks_[number / 64] |= ParticipantSet::bit_of(number);
-  }
-  return settled;
+SleepNote::SleepNote(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns,
+                     std::uint32_t threads) noexcept
+    : reason_(reason), me_(reason.participants.current()) {
+  if (me_ == kNoIdentity) return;
+  Participant& mine = reason.participants.slot_of_identity(me_);
+  entry_ = take_entry(mine);
+  if (entry_ == nullptr) return;
+  if (threads != 0) store_relaxed(mine.threads, threads);
+  store_relaxed(entry_->about, reason.about);
+  store_relaxed(entry_->since_ns, since_ns);
+  store_relaxed(entry_->thread, thread_id());
+  const std::uint32_t for_ever = threads != 0 ? kWaitsForEver : 0;
+  store_seq_cst(entry_->what,
+                static_cast<std::uint32_t>(reason.what) | for_ever);  // the entry is complete before the bit is set
+  if (reason.time != nullptr) begin(*reason.time, now_ns);
 }
 
-bool DeadParticipants::is_dead_writer(Identity writer) const noexcept {
-  const Slot& slot = slots_[slot_of(writer)];
-  const std::uint32_t newer = (generation_of(writer) - slot.generation) & 0xfffffu;
-  if (newer == 0) return slot.is_unlocked;
-  // A small difference means an owner that took the slot after the check. A large one means an earlier owner, or a
-  // damaged word.
-  return newer > kMaxParticipants;
+// A child that was forked in a signal handler does not sleep, and must not change its parent's words.
+SleepNote::~SleepNote() {
+  if (entry_ == nullptr || reason_.participants.current() != me_) return;
+  store_seq_cst(entry_->what, static_cast<std::uint32_t>(WaitFor::kNothing));
+  if (reason_.time != nullptr) end(*reason_.time);
 }
 
-bool DeadParticipants::hold_all_of(const ParticipantSet& set) const noexcept {
-  for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
-    if ((load_seq_cst(set.words[i]) & ~masks_[i]) != 0) return false;
-  }
-  return true;
+void SleepNote::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
+  SHMTREE_DCHECK(me_ != kNoIdentity && entry_ != nullptr);
+  time.sleepers.add(slot_of(me_));
+  std::int64_t then = load_acquire(time.since_ns);
+  if (then != 0 && since(then, now_ns) <= kMaxUncountedNs) return;
+  compare_swap(time.since_ns, then, now_ns);
 }
 
-void DeadParticipants::free_slots() noexcept {
-  SHMTREE_DCHECK(HeldLocks::contains(participants_.header().arena_lock));
-  const std::uint32_t slots = participants_.used_slots();
-  for (std::uint32_t number = 0; number < slots; ++number) {
-    Participant& other = participants_.slot(number);
-    if (load_relaxed(other.deferred_overflow) != 0) store_relaxed(other.deferred_overflow, 0u);
-    if (!contains(number)) continue;
-    std::uint32_t status = slots_[number].status;
-    const bool stale = status == static_cast<std::uint32_t>(ParticipantStatus::kStale);
-    const auto next = stale ? ParticipantStatus::kAttached : ParticipantStatus::kFree;
-    compare_swap(other.status, status, static_cast<std::uint32_t>(next));
+// Other threads may begin at any moment: each sets its bit and then reads `since_ns`. This thread changes `since_ns`
+// and then reads the bits again. So at least one of them opens it.
+void SleepNote::end(SleepTime& time) const noexcept {
+  const std::int64_t now = monotonic_ns();
+  while (!others_of_process_sleep()) {
+    time.sleepers.remove(slot_of(me_));
+    if (!others_of_process_sleep()) break;
+    time.sleepers.add(slot_of(me_));  // another thread began, and may have seen the bit set; it may have ended, too
   }
+  count_until(time, now);
+  if (!time.sleepers.is_empty()) return;
+  const std::uint64_t more = since(exchange_seq_cst(time.since_ns, std::int64_t{0}), now);
+  if (more != 0) add(time.slept_ns, more);
+  if (!time.sleepers.is_empty()) open(time, now);
+}
+
+bool SleepNote::others_of_process_sleep() const noexcept {
+  for (const Wait& other : reason_.participants.slot_of_identity(me_).waits) {
+    const WaitFor what = what_of_wait(load_seq_cst(other.what));
+    if (load_relaxed(other.about) == reason_.about && is_counted_with(what, reason_.what)) return true;
+  }
+  return false;
 }
 
 }  // namespace shmtree::memory

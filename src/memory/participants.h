@@ -9,6 +9,12 @@
 //   - The identity of a forked child is the one that its parent claimed for it before the fork, or none. Nothing that
 //     the child inherited keeps the parent alive from then on.
 //   - A process with the identity kNoIdentity releases nothing.
+//   - An entry of Participant::waits, which says what a thread sleeps for, belongs to one thread from `what` = kUnsaid
+//     until it is kNothing again. The entries of a killed process stay as they are: observers show only those of living
+//     processes, and a new owner of the slot clears them.
+//   - While a thread sleeps, its participant's bit is in the set of the SleepTime and `since_ns` is not 0, however many
+//     other threads begin and end meanwhile. Time during which several threads sleep counts once in `slept_ns`. A sleep
+//     ends after a slice (wait_policy.h), so a kill leaves at most one slice uncounted.
 //
 // Thread safety: any thread; the functions that fork handlers call, with every fork-safe mutex held.
 #pragma once
@@ -18,8 +24,9 @@
 #include <string_view>
 #include <utility>
 
-#include "memory/mapping.h"
+#include "memory/layout.h"
 #include "platform/checked_fd.h"
+#include "platform/dcheck.h"
 #include "platform/fork.h"
 
 namespace shmtree::memory {
@@ -33,7 +40,9 @@ struct ReservedSlot {
 
 class Participants {
  public:
-  explicit Participants(Mapping& mapping) noexcept : mapping_(mapping) {}
+  // `slots` has kMaxParticipants elements.
+  Participants(ArenaHeader& header, Participant* slots, const platform::CheckedFd& file) noexcept
+      : header_(header), slots_(slots), file_(file) {}
 
   // Returns this process's identity; kNoIdentity if it has none, as in a child of a fork without handlers.
   Identity current() const noexcept { return platform::process_stamp() == 0 ? kNoIdentity : load_identity(); }
@@ -41,16 +50,19 @@ class Participants {
   bool is_owner_alive(std::uint32_t number) const noexcept {
     return is_alive(make_identity(number, platform::load_acquire(slot(number).generation)));
   }
-  Participant& slot(std::uint32_t number) const noexcept { return mapping_.participant(number); }
+  Participant& slot(std::uint32_t number) const noexcept {
+    SHMTREE_DCHECK(number < kMaxParticipants);
+    return slots_[number];
+  }
   Participant& slot_of_identity(Identity identity) const noexcept { return slot(slot_of(identity)); }
   // Number of slots that were ever used.
   std::uint32_t used_slots() const noexcept {
-    return std::min(platform::load_acquire(mapping_.header().participants_high), kMaxParticipants);
+    return std::min(platform::load_acquire(header_.participants_high), kMaxParticipants);
   }
   bool is_status(std::uint32_t number, ParticipantStatus status) const noexcept {
     return platform::load_acquire(slot(number).status) == static_cast<std::uint32_t>(status);
   }
-  ArenaHeader& header() const noexcept { return mapping_.header(); }
+  ArenaHeader& header() const noexcept { return header_; }
   // Checks all participants for deaths if no process has done so for `interval_ns`. Returns true if a recovery is
   // requested, as it is after a death. Also true if has_descriptors() is false: the recovery then fails with that
   // error.
@@ -113,7 +125,9 @@ class Participants {
   Result<Identity> occupy(std::uint32_t number, ParticipantStatus status);
   void become(ReservedSlot claimed) noexcept;
 
-  Mapping& mapping_;
+  ArenaHeader& header_;
+  Participant* const slots_;
+  const platform::CheckedFd& file_;
   std::atomic<Identity> identity_{kNoIdentity};
   platform::ForkSafeMutex mutex_;    // guards changes of the identity
   platform::CheckedFd liveness_fd_;  // under mutex_
@@ -123,38 +137,33 @@ class Participants {
   std::atomic<std::uint32_t> forks_{0};
 };
 
-// The participants that were dead when a recovery pass began.
-class DeadParticipants {
+// The reason of a sleep. The sleeping thread publishes it for observers.
+struct SleepReason {
+  Participants& participants;
+  WaitFor what;
+  std::uint64_t about = 0;    // as Wait::about
+  SleepTime* time = nullptr;  // counts the time as well; may be null
+};
+
+// Marks the thread as asleep from its construction to its destruction. A process has entries for kMaxWaits sleeping
+// threads; further ones are not shown.
+class SleepNote {
  public:
-  explicit DeadParticipants(Participants& participants) noexcept : participants_(participants) {}
-
-  // Checks every slot. Returns false if the owner of a slot changed during the check; then the next pass checks the new
-  // owner.
-  bool find(const platform::CheckedFd& file) noexcept;
-
-  // Returns true if the participant has died or exited, or if its slot has a new owner that holds nothing yet.
-  bool contains(std::uint32_t slot) const noexcept { return (masks_[slot / 64] & ParticipantSet::bit_of(slot)) != 0; }
-  // Returns the bits of the dead in a word of a set.
-  std::uint64_t mask(std::uint32_t word) const noexcept { return masks_[word]; }
-  // Returns true if the participant is dead and had not detached.
-  bool was_killed(std::uint32_t slot) const noexcept {
-    return contains(slot) && slots_[slot].status != static_cast<std::uint32_t>(ParticipantStatus::kDetached);
-  }
-  // Returns true if the writer was dead then. A writer that has died since may have published the block after its
-  // channel was walked; its own death causes the next pass.
-  bool is_dead_writer(Identity writer) const noexcept;
-  bool hold_all_of(const ParticipantSet& set) const noexcept;
-  // Frees their slots. A kStale slot is swept now, and becomes its new owner's.
-  void free_slots() noexcept;
+  // `since_ns`: when the call began to wait. `now_ns`: when this slice begins. `threads`: for a call without a
+  // deadline, the number of threads of the process. 0: unknown, the first slice, or the call has a deadline.
+  SleepNote(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads = 0) noexcept;
+  ~SleepNote();
+  SleepNote(const SleepNote&) = delete;
+  SleepNote& operator=(const SleepNote&) = delete;
 
  private:
-  struct Slot {
-    std::uint32_t generation, status;
-    bool is_unlocked;  // its last owner is dead
-  };
-  Participants& participants_;
-  std::uint64_t masks_[kParticipantWords]{};
-  Slot slots_[kMaxParticipants]{};
+  void begin(SleepTime& time, std::int64_t now_ns) const noexcept;
+  void end(SleepTime& time) const noexcept;
+  bool others_of_process_sleep() const noexcept;
+
+  const SleepReason& reason_;
+  const Identity me_;
+  Wait* entry_ = nullptr;
 };
 
 }  // namespace shmtree::memory

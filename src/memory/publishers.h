@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/arena.h"
 #include "memory/deaths.h"
+#include "memory/participants.h"
 
 namespace shmtree::memory {
 

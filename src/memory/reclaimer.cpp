@@ -1,6 +1,7 @@
 #include "memory/reclaimer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "memory/event.h"
 #include "memory/held_locks.h"
@@ -279,6 +280,29 @@ void Reclaimer::give_up_unfinished(BlockRef ref) noexcept {
   if (file_.is_ours())
     static_cast<void>(try_commit_pages(file_.number(), table_.geometry().data_offset(ref.id), committed));
   give_back(ref, committed, 0);
+}
+
+// --- OwnedBlock
+
+void OwnedBlock::publish() noexcept {
+  SHMTREE_DCHECK(valid());
+  Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
+  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
+  // A receiver may have made the block live already, and even have released it.
+  compare_swap_seq_cst(reclaimer.table_.entry(ref_.id)->word, word, live_word(ref_.generation));
+}
+
+void OwnedBlock::give_back() noexcept {
+  Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
+  BlockEntry* entry = reclaimer.table_.entry(ref_.id);
+  // In a forked child the block is still the parent's.
+  if (entry == nullptr || writer_ != reclaimer.participants_.current()) return;
+  // No other process knows the block, so it can be freed at once. A channel's block would wait for a reconcile.
+  store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
+  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
+  if (compare_swap_seq_cst(entry->word, word, live_word(ref_.generation))) {
+    reclaimer.collect(ref_);
+  }
 }
 
 }  // namespace shmtree::memory

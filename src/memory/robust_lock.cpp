@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "memory/held_locks.h"
-#include "memory/sleep_note.h"
+#include "memory/participants.h"
 #include "platform/atomics.h"
 #include "platform/dcheck.h"
 #include "platform/machine.h"

@@ -21,7 +21,7 @@
 // kCarriesTransfers and before any other process knows the message. The refcount follows the word under the arena lock,
 // or by a recovery.
 //
-// Transfers that do not fit in the arena's header are in a chain of blocks (block_table.h).
+// Transfers that do not fit in the arena's header are in a chain of blocks (mapping.h).
 //
 // Thread safety: any thread, without locks.
 #pragma once
@@ -29,8 +29,8 @@
 #include <algorithm>
 #include <span>
 
-#include "memory/block_table.h"
 #include "memory/held_locks.h"
+#include "memory/mapping.h"
 #include "memory/participants.h"
 #include "platform/clock.h"
 #include "platform/dcheck.h"

@@ -11,6 +11,7 @@
 // Thread safety: any thread.
 #pragma once
 
+#include "memory/mapping.h"
 #include "memory/participants.h"
 #include "platform/wake_sender.h"
 

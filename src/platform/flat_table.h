@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,19 @@
 #include "platform/dcheck.h"
 
 namespace shmtree::platform {
+
+// Mixes a number by Fibonacci hashing. The highest bits are the best ones.
+constexpr std::uint64_t mixed(std::uint64_t number) noexcept {
+  return number * 0x9e3779b97f4a7c15u;
+}
+
+// Returns the index for an object's address in a cache of kSlots entries, a power of two.
+template <std::size_t kSlots>
+std::size_t slot_of_address(const void* object) noexcept {
+  static_assert(kSlots > 1 && std::has_single_bit(kSlots));
+  constexpr int kShift = 64 - std::countr_zero(kSlots);
+  return mixed(reinterpret_cast<std::uintptr_t>(object) >> 4) >> kShift;
+}
 
 template <class Entry>
 class FlatTable {

@@ -4,35 +4,15 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 
 #include "platform/atomics.h"
 #include "platform/clock.h"
-#include "platform/file.h"
-#include "platform/memory_limits.h"
 
 namespace shmtree::platform {
-
-std::optional<std::uint64_t> read_number(const std::string& path) {
-  const std::string text = read_kernel_file(path);
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end == text.data()) return std::nullopt;  // absent, or "max"
-  return value;
-}
-
-std::optional<std::uint64_t> addresses_left() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  const std::uint64_t used = read_number("/proc/self/statm").value_or(0) * page_size();
-  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
-}
 
 unsigned usable_cores() noexcept {
   cpu_set_t set;

@@ -1,5 +1,6 @@
 #include "platform/memory_limits.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,11 +10,10 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 
-#include "platform/machine.h"
+#include "platform/file.h"
 
 namespace shmtree::platform {
 namespace {
@@ -33,6 +33,25 @@ constexpr MemoryController kVersion2[] = {
     {"the memory limit", "v2", "memory.max", "memory.current", "inactive_file", "file_dirty", "file_writeback"},
     {"memory.high", "v2", "memory.high", "memory.current", "inactive_file", "file_dirty", "file_writeback"},
 };
+
+// Returns the text of a file of the kernel; empty if there is none.
+std::string read_kernel_file(const std::string& path) {
+  std::string text;
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
+  if (file == nullptr) return text;
+  char buffer[4096];
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);
+  return text;
+}
+
+// Returns the number in a file of the kernel, or nothing if there is no file or no number.
+std::optional<std::uint64_t> read_number(const std::string& path) {
+  const std::string text = read_kernel_file(path);
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end == text.data()) return std::nullopt;  // absent, or "max"
+  return value;
+}
 
 // Returns the number after `key` at the beginning of a line, if there is one.
 std::optional<std::uint64_t> value_of(std::string_view text, std::string_view key) {
@@ -74,15 +93,6 @@ void add_groups(const std::string& root, std::string group, const MemoryControll
 }
 
 }  // namespace
-
-std::string read_kernel_file(const std::string& path) {
-  std::string text;
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
-  if (file == nullptr) return text;
-  char buffer[4096];
-  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file.get())) > 0;) text.append(buffer, n);
-  return text;
-}
 
 std::vector<MemoryLimit> memory_limits(const std::string& proc, const std::string& cgroup) {
   std::vector<MemoryLimit> limits(1);
@@ -128,6 +138,13 @@ std::uint64_t available_memory_bytes() {
   std::uint64_t least = kUnlimited;
   for (const MemoryLimit& limit : memory_limits(proc_root, cgroup_root)) least = std::min(least, bytes_left(limit));
   return least;
+}
+
+std::optional<std::uint64_t> addresses_left() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  const std::uint64_t used = read_number("/proc/self/statm").value_or(0) * page_size();
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
 }  // namespace shmtree::platform

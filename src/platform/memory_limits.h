@@ -1,7 +1,9 @@
-// Limits of the memory of this process: the machine's memory, and the limits of its control groups.
+// Limits of the memory of this process: the machine's memory, the limits of its control groups, and its own limit of
+// addresses.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,10 @@ std::uint64_t bytes_left(const MemoryLimit& limit);
 // Returns the limit's name for an error.
 std::string describe(const MemoryLimit& limit);
 
-// Returns the text of a file of the kernel; empty if there is none. May throw std::bad_alloc.
-std::string read_kernel_file(const std::string& path);
+// Returns the minimum of bytes_left() over all of these limits: what can still be committed. Reads files in /proc and
+// /sys: 30 us. May throw std::bad_alloc.
+std::uint64_t available_memory_bytes();
+// Returns the bytes that this process can still map under its own limit (RLIMIT_AS), or nothing without a limit.
+std::optional<std::uint64_t> addresses_left();
 
 }  // namespace shmtree::platform

@@ -33,7 +33,7 @@ constexpr std::int64_t kCoreWasKeptNs = 200'000;
 // Wake-ups without a yield after that: at first, and at most.
 constexpr std::int32_t kFirstUnoffered = 16, kMaxUnoffered = 4096;
 
-// --- Proving that a call is deadlocked (channel/deadlock.h)
+// --- Proving that a call is deadlocked (channel/peer_wait.h)
 
 // Time between the two walks of a deadlock proof. Longer than a slice, so that a thread that was woken has moved.
 constexpr std::int64_t kDeadlockNs = 300'000'000;
@@ -67,7 +67,7 @@ constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
 // Time to wait for memory that other processes have claimed, since their claims may be about to end.
 constexpr std::int64_t kClaimPatienceNs = 40'000'000;
 
-// --- Spinning before a sleep (channel/spinner.h)
+// --- Spinning before a sleep (platform/spin.h)
 
 // Approximate cost of a wake-up: a longer spin costs more than it saves.
 constexpr std::int64_t kSpinNs = 50'000;

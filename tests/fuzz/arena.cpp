@@ -21,7 +21,7 @@
 #include "channel/channel.h"
 #include "cost.h"
 #include "endpoint/copy_policy.h"
-#include "endpoint/staging.h"
+#include "endpoint/put.h"
 #include "platform/atomics.h"
 
 using namespace shmtree;

@@ -10,7 +10,6 @@
 
 #include "memory/event.h"
 #include "memory/participants.h"
-#include "memory/sleep_note.h"
 #include "platform/atomics.h"
 
 extern "C" {

@@ -4,9 +4,8 @@
 #pragma once
 
 #include "memory/arena.h"
-#include "memory/block_table.cpp"
 #include "memory/holder_table.cpp"
-#include "memory/owned_block.cpp"
+#include "memory/mapping.cpp"
 #include "memory/reclaimer.cpp"
 #include "model.h"
 
@@ -84,8 +83,8 @@ inline void set_up(std::uint32_t slot) {
   mapping.data_[0].list.store(&data_piece, std::memory_order_relaxed);
   Arena& arena = *process.arena;
   new (&arena.blocks_) BlockTable(mapping);
+  new (&arena.participants_) Participants(header(), arena_words.participants, mapping.file());
   arena.participants_.identity_.store(identity_of(slot), std::memory_order_relaxed);
-  const_cast<Mapping*&>(reinterpret_cast<Mapping* const&>(arena.participants_)) = &mapping;
   new (&arena.pool_) BlockPool(mapping, arena.blocks_, arena.held_);
   new (&arena.reclaimer_) Reclaimer(arena, mapping, arena.blocks_, arena.participants_, arena.pool_);
   const ArenaParts parts{mapping, arena.blocks_, arena.participants_, arena.pool_, arena.reclaimer_};

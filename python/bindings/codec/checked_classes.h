@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "platform/hash.h"
+#include "platform/flat_table.h"
 
 namespace shmtree::python {
 

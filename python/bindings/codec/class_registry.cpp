@@ -11,7 +11,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
-#include "platform/hash.h"
+#include "platform/flat_table.h"
 #include "platform/never_destroyed.h"
 #include "platform/text.h"
 

@@ -20,7 +20,7 @@
 #include "bindings/codec/seen_objects.h"
 #include "bindings/cpython/python_api.h"
 #include "format/frame_builder.h"
-#include "platform/hash.h"
+#include "platform/flat_table.h"
 
 namespace shmtree::endpoint {
 class MessageTransfers;

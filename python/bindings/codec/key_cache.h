@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "bindings/cpython/python_api.h"
-#include "platform/hash.h"
+#include "platform/flat_table.h"
 
 namespace shmtree::python {
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "platform/flat_table.h"
-#include "platform/hash.h"
 
 namespace shmtree::python {
 

@@ -9,7 +9,6 @@
 #include "bindings/objects/frame.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/frames.h"
-#include "endpoint/staging.h"
 #include "service/wire.h"
 
 namespace shmtree::python {

@@ -8,7 +8,7 @@
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/objects/frame.h"
-#include "endpoint/staging.h"
+#include "endpoint/copy_policy.h"
 #include "format/checked_frame.h"
 
 namespace shmtree::python {

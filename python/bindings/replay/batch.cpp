@@ -10,7 +10,7 @@
 #include "bindings/objects/view_owner.h"
 #include "bindings/replay/until_closed.h"
 #include "platform/copy.h"
-#include "platform/machine.h"
+#include "platform/memory_limits.h"
 
 namespace shmtree::python {
 

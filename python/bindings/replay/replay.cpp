@@ -18,6 +18,7 @@
 #include "bindings/replay/spec.h"
 #include "endpoint/shared_objects.h"
 #include "platform/machine.h"
+#include "platform/memory_limits.h"
 #include "replay/buffer/home.h"
 #include "replay/rows/members.h"
 

@@ -10,7 +10,7 @@
 #include "memory/event.h"
 #include "platform/file.h"
 #include "platform/huge_pages.h"
-#include "platform/machine.h"
+#include "platform/memory_limits.h"
 #include "replay/rate_limiter/rate_limiter.h"
 #include "replay/sampling/sampler.h"
 

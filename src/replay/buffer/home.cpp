@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "platform/errors.h"
-#include "platform/machine.h"
+#include "platform/memory_limits.h"
 
 namespace shmtree::replay {
 

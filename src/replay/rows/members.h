@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/arena.h"
 #include "memory/publishers.h"
 #include "platform/fork.h"
 

@@ -7,7 +7,6 @@
 
 #include "platform/dcheck.h"
 #include "platform/flat_table.h"
-#include "platform/hash.h"
 
 namespace shmtree::replay {
 

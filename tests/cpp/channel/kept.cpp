@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "platform/machine.h"
+#include "platform/memory_limits.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 

@@ -1,5 +1,6 @@
 // Sizes that a message reports for the blocks that it refers to, after another process has overwritten their entries.
-#include "endpoint/staging.h"
+#include "endpoint/copy_policy.h"
+#include "endpoint/put.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 

@@ -1,9 +1,8 @@
 // Frames that are being written for a channel.
-#include "endpoint/staging.h"
-
 #include <vector>
 
 #include "endpoint/plain_messages.h"
+#include "endpoint/put.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 

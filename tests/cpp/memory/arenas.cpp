@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "platform/machine.h"
+#include "platform/memory_limits.h"
 #include "support/catch2.h"
 #include "support/versions.h"
 

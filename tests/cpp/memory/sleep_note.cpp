@@ -1,9 +1,8 @@
 // Shared-memory records of sleeping threads, and the time that they slept.
-#include "memory/sleep_note.h"
-
 #include <deque>
 #include <limits>
 
+#include "memory/participants.h"
 #include "platform/clock.h"
 #include "platform/machine.h"
 #include "support/arenas.h"

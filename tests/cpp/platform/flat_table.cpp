@@ -6,7 +6,6 @@
 #include <random>
 #include <vector>
 
-#include "platform/hash.h"
 #include "support/catch2.h"
 
 using namespace shmtree;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "platform/clock.h"
+#include "platform/memory_limits.h"
 #include "support/catch2.h"
 #include "support/fake_machine.h"
 

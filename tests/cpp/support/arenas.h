@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "memory/arena.h"
-#include "memory/reconcile_pass.h"
+#include "memory/reconciler.h"
 #include "platform/atomics.h"
 #include "support/arena_check.h"
 #include "support/process.h"

@@ -149,7 +149,7 @@ class Check {
                                            : message(record.slot(), shared.slot_bytes);
       return wrong.empty();
     };
-    const Walked walked = Records(control).for_each(visit, enter);
+    const Walked walked = for_each_record(control, visit, enter);
     if (!wrong.empty()) return wrong;
     if (walked != Walked::kAll) return "a block of records is damaged, free, twice there, or something else";
     if (taken != load_acquire(shared.taken)) return "what is taken is miscounted";

@@ -44,15 +44,12 @@ ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cp
 # Parts of an arena and of a channel. Each may include only those before it.
 PARTS = {
     "memory": """
-        held_locks deaths layout mapping block_table participants transfer_table wake_table sleep_note event
-        robust_lock
-        block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena
-        control_block transfers publishers
+        held_locks deaths layout mapping participants publishers transfer_table wake_table event robust_lock
+        block_pool reclaimer inspector reconciler holder_table allocator arena control_block transfers
     """.split(),
     "channel": """
-        layout control message tap_notes ring records ends deadlock peer_wait wake_hub watchers
-        claim returns membership acks parts
-        spinner receiving sending deliveries tasks tap channel recovery
+        layout wake_hub control message tap_notes ring ends records peer_wait watchers
+        membership acks tasks tap receiving sending recovery channel
         """.split(),
 }
 

@@ -6,6 +6,10 @@
 
 namespace shmtree::platform {
 
+constexpr std::uint64_t mixed(std::uint64_t number) noexcept {
+  return number;
+}
+
 template <class Entry>
 class FlatTable {
  public:

@@ -1,4 +1,4 @@
-#include "channel/deadlock.h"
+#include "channel/peer_wait.h"
 
 #include <bitset>
 #include <optional>
@@ -21,35 +21,16 @@ bool may_end(const Control& control, const Ends& ends, End peers) noexcept {
          !(control.ending() == Ending::kWait && ends.has_killed_members(peers));
 }
 
-// A channel that is known by its block alone, since this process may not have opened it.
-struct Seen {
-  Seen(Arena& arena, ChannelHeader& shared, BlockRef block)
-      : control{arena, shared, block, load_once(shared.slot_bytes)}, records(control) {}
-
-  // Sets `found` if the block is a channel.
-  static void look(Arena& arena, std::uint64_t packed, std::optional<Seen>& found) {
-    const BlockRef ref = memory::unpack(packed);
-    if (packed == 0 || !arena.blocks().is_current(ref)) return;
-    const memory::BlockEntry* entry = arena.blocks().entry(ref.id);
-    auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(ref.id));
-    if (entry == nullptr || shared == nullptr || !memory::is_kind(*entry, memory::BlockKind::kChannel)) return;
-    if (shared->magic == kChannelMagic) found.emplace(arena, *shared, ref);
-  }
-
-  bool has_messages() const noexcept {
-    return load_seq_cst(control.shared.tail) != load_seq_cst(control.shared.head) ||
-           load_seq_cst(control.shared.returned) != 0 || load_acquire(control.shared.taken) != 0;
-  }
-  bool has_space() const noexcept {
-    const std::uint64_t limit = load_acquire(control.shared.limit);
-    const std::uint64_t queued = load_seq_cst(control.shared.tail) - load_seq_cst(control.shared.head);
-    return limit == 0 || queued + load_acquire(control.shared.also_queued) < limit;
-  }
-
-  const Control control;
-  const Records records;
-  const Ends ends{control, records};
-};
+// Returns true if the channel has a message, or one that was taken and may return.
+bool has_messages(const ChannelHeader& shared) noexcept {
+  return load_seq_cst(shared.tail) != load_seq_cst(shared.head) || load_seq_cst(shared.returned) != 0 ||
+         load_acquire(shared.taken) != 0;
+}
+bool has_space(const ChannelHeader& shared) noexcept {
+  const std::uint64_t limit = load_acquire(shared.limit);
+  const std::uint64_t queued = load_seq_cst(shared.tail) - load_seq_cst(shared.head);
+  return limit == 0 || queued + load_acquire(shared.also_queued) < limit;
+}
 
 // One walk over the processes.
 class Walk {
@@ -105,20 +86,19 @@ class Walk {
 
   bool is_hopeless(Identity identity, WaitFor what, std::uint64_t about) {
     if (what != WaitFor::kMessage && what != WaitFor::kSpace) return false;
-    std::optional<Seen> seen;
-    Seen::look(arena_, about, seen);
-    if (!seen || seen->control.is_named() || (what == WaitFor::kMessage ? seen->has_messages() : seen->has_space()))
-      return false;
-    const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
-    const Ends::Uses uses = seen->ends.uses(peers);
+    const auto seen = about == 0 ? std::nullopt : control_at(arena_, memory::unpack(about));
+    const bool is_message = what == WaitFor::kMessage;
+    if (!seen || seen->is_named() || (is_message ? has_messages(seen->shared) : has_space(seen->shared))) return false;
+    const Ends ends(*seen);
+    const End peers = is_message ? End::kSending : End::kReceiving;
+    const Ends::Uses uses = ends.uses(peers);
     // The call is about to return an error by itself.
-    if (!uses.is_attached || seen->control.is_shut_down()) return false;
-    if (seen->ends.has_deaths_to_report(peers, identity)) return false;
-    if (!uses.used && may_end(seen->control, seen->ends, peers)) {
-      const Deadlock::Rank rank{uses.given, load_once(seen->control.shared.made_ns)};
+    if (!uses.is_attached || seen->is_shut_down() || ends.has_deaths_to_report(peers, identity)) return false;
+    if (!uses.used && may_end(*seen, ends, peers)) {
+      const Deadlock::Rank rank{uses.given, load_once(seen->shared.made_ns)};
       if (!first_ || rank < *first_) first_ = rank;
     }
-    return add_peers(seen->ends, peers);
+    return add_peers(ends, peers);
   }
 
   Arena& arena_;

@@ -1,6 +1,5 @@
-#include "endpoint/staging.h"
+#include "endpoint/put.h"
 
-#include <algorithm>
 #include <string>
 
 #include "platform/file.h"
@@ -33,19 +32,6 @@ Status write_references(std::span<const memory::BlockRef> referred, memory::Aren
                                      " arrays of the arena; the limit is " + std::to_string(memory::kMaxReferences)};
   }
   return arena.holders().refer(block, referred, wait);
-}
-
-std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
-                                                        std::span<const memory::BlockRef> referred) {
-  std::vector<std::span<const std::byte>> blocks;
-  blocks.reserve(referred.size());
-  for (const memory::BlockRef& ref : referred) {
-    const std::byte* data = arena.blocks().is_current(ref) ? arena.blocks().address(ref.id) : nullptr;
-    const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.blocks().entry(ref.id);
-    const std::uint64_t size = entry == nullptr ? 0 : entry->size.load(std::memory_order_acquire);
-    blocks.emplace_back(data, std::min(size, arena.blocks().capacity_of(ref.id)));
-  }
-  return blocks;
 }
 
 }  // namespace shmtree::endpoint
