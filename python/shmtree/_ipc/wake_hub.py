@@ -119,7 +119,7 @@ class _Waits:
                     each.woken.set_exception(warning)
 
     def _rest(self) -> None:
-        if self._awaited_ends or _waits_in(self.loop) is not self:
+        if self._awaited_ends or _places.get(id(self.loop)) is not self:
             return
         del _places[id(self.loop)]
         self.loop.remove_reader(self.hub.fileno())
@@ -127,31 +127,19 @@ class _Waits:
         del self.hub
 
 
-#: By the id of the loop.
-_places: dict[int, weakref.ref[_Waits]] = {}
+#: By the id of the loop. The loop keeps the object, through its reader.
+_places: weakref.WeakValueDictionary[int, _Waits] = weakref.WeakValueDictionary()
 
 
 def _all_hubs() -> list[_Waits]:
-    # copy() is atomic, also if an entry is collected meanwhile.
-    return [waits for place in _places.copy().values() if (waits := place()) is not None]
-
-
-def _waits_in(loop: asyncio.AbstractEventLoop) -> _Waits | None:
-    place = _places.get(id(loop))
-    waits = None if place is None else place()
-    return waits if waits is not None and waits.loop is loop else None
+    # valuerefs() is atomic, also if an entry is collected meanwhile.
+    return [waits for place in _places.valuerefs() if (waits := place()) is not None]
 
 
 def _enter(loop: asyncio.AbstractEventLoop) -> _Waits:
-    waits = _waits_in(loop)
+    waits = _places.get(id(loop))
     if waits is None:
-        key, waits = id(loop), _Waits(loop)
-
-        def forget(place: weakref.ref[_Waits]) -> None:
-            if _places.get(key) is place:
-                del _places[key]
-
-        _places[key] = weakref.ref(waits, forget)
+        waits = _places[id(loop)] = _Waits(loop)
     return waits
 
 
