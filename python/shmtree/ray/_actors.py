@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
@@ -17,13 +17,13 @@ from ray.exceptions import (
     OutOfDiskError,
     RayActorError,
     RayError,
+    RayTaskError,
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ._keeper import Keeper, Key, StoredChannel
+from ._gateways import Ended, LinkLost, report
+from ._keeper import Keeper, Key, Stored
 from ._node import Node
-from ._node import report as _report
-from ._pump import Ended, LinkLost
 
 _PAUSE_S = 0.2
 _SILENT_S = 5.0  # seconds without an answer, after which a caller checks that the node is alive
@@ -57,17 +57,20 @@ def gateway(node: str) -> Any:
     return _actor(_Gateway, f"shmtree-gateway-{node}", node)
 
 
-def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gateway) -> Any:
+def keeper(node: str) -> Any:
+    return _actor(_Keeper, f"shmtree-keeper-{node}", node)
+
+
+def call(node: str, method: str, *arguments: Any) -> Any:
     """Calls a method of a node's gateway and blocks for the answer.
 
-    Raises Ended if the node, or the object that the call is about, no longer exists. With `of`, calls the actor that
-    `of(node)` returns instead of the gateway.
+    Raises Ended if the node, or the object that the call is about, no longer exists.
     """
     if not ray.is_initialized():
         raise Ended  # the job is over; a call would start a new one
     while True:
         try:
-            status, value = _wait_for(node, of(node).call.remote(method, *arguments))
+            status, value = _wait_for(node, gateway(node).call.remote(method, *arguments))
             break
         except (RayActorError, ActorUnschedulableError) as error:
             error.__traceback__ = None  # breaks a cycle in which the caller would keep the end that is being made
@@ -151,20 +154,63 @@ def _actor(cls: Any, name: str, node: str) -> Any:
     return _known[key]
 
 
+class Calls:
+    """Simultaneous calls about replay buffers to several gateways, one call per node."""
+
+    def __init__(self, calls: Mapping[str, tuple[Any, ...]]) -> None:
+        self._calls = dict(calls)
+        self._in_flight = self._begin()
+
+    def _begin(self) -> dict[str, Any]:
+        if self._calls and not ray.is_initialized():
+            raise Ended
+        return {node: gateway(node).call.remote("replay", *call) for node, call in self._calls.items()}
+
+    def answers(self) -> tuple[dict[str, Any], set[str]]:
+        """Returns the answers by node, and the nodes that no longer exist.
+
+        Calls killed gateways again. Raises a gateway's error.
+        """
+        answers: dict[str, Any] = {}
+        gone: set[str] = set()
+        errors: list[BaseException] = []  # all are collected, because Ray prints errors that were not retrieved
+        while self._in_flight:
+            for node, reference in self._in_flight.items():
+                try:
+                    status, value = ray.get(reference)
+                except RayTaskError as error:
+                    errors.append(error.cause)
+                    del self._calls[node]
+                    continue
+                except RayError:  # the gateway was killed, or its answer was lost
+                    continue
+                if status == "ended":
+                    raise Ended(value)
+                answers[node] = value
+                del self._calls[node]
+            if errors:
+                raise errors[0] from None
+            if self._calls:
+                gone |= _gone(self._calls)
+                self._calls = {node: each for node, each in self._calls.items() if node not in gone}
+                time.sleep(_PAUSE_S)
+            self._in_flight = self._begin()
+        return answers, gone
+
+
 class _ByRay:
-    """Lets a gateway call the gateways of other nodes, or other actors, which `of` finds.
+    """Lets a gateway call the gateways of other nodes.
 
     Calls that one coroutine makes, or that several coroutines make one after the other, arrive in order.
     """
 
-    def __init__(self, of: Callable[[str], Any] = gateway) -> None:
-        self._of = of
+    def __init__(self) -> None:
         self._handles: dict[str, Any] = {}
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         try:
             if node not in self._handles:
-                self._handles[node] = await asyncio.to_thread(self._of, node)
+                self._handles[node] = await asyncio.to_thread(gateway, node)
             status, value = await self._answer(node, self._handles[node].call.remote(method, *arguments))
         except (RayActorError, ActorUnschedulableError):
             if await self.gone((node,)):
@@ -173,7 +219,7 @@ class _ByRay:
         except (ObjectStoreFullError, OutOfDiskError) as error:  # unsent messages stay until there is space
             raise LinkLost(f"Ray's object store on node {here()} is full: {error}") from None
         except RayError as error:  # the arguments were lost in transit, or the other side has failed
-            _report(error)
+            report(error)
             raise LinkLost from None
         if status == "ended":
             raise Ended(value)
@@ -196,26 +242,26 @@ class _ByRay:
 
 
 class _KeeperByRay:
-    """The keeper of a node: an actor of that class and name, made on the node if there is none."""
+    """The keeper of a node: an actor that is made on the node if there is none."""
 
-    def __init__(self, cls: Any, name: str, node: str) -> None:
-        self._which = cls, name, node
+    def __init__(self, node: str) -> None:
+        self._node = node
 
     async def identify(self) -> int:
         return int(await self._call("identify"))
 
-    async def store(self, key: Key, kept: StoredChannel | None) -> None:
+    async def store(self, key: Key, kept: Stored | None) -> None:
         await self._call("store", key, kept)
 
-    async def all(self) -> tuple[int, dict[Key, StoredChannel]]:
+    async def all(self) -> tuple[int, dict[Key, Stored]]:
         number, everything = await self._call("all")
         return number, everything
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         while True:
             try:
-                keeper = await asyncio.to_thread(_actor, *self._which)
-                return await getattr(keeper, method).remote(*arguments)
+                actor = await asyncio.to_thread(keeper, self._node)
+                return await getattr(actor, method).remote(*arguments)
             except RayActorError:
                 await asyncio.sleep(_PAUSE_S)
 
@@ -263,7 +309,7 @@ class _Gateway:
     async def _started(self) -> Node:
         async with self._starting:
             if self._node is None:
-                keeper = _KeeperByRay(_Keeper, f"shmtree-keeper-{self._name}", self._name)
+                keeper = _KeeperByRay(self._name)
                 node = Node(self._name, machine(), _ByRay(), keeper)
                 await node.start()
                 self._leaving = asyncio.ensure_future(_until_job_is_over())
@@ -295,10 +341,10 @@ class _Keeper(Keeper):
             self._leaving = asyncio.ensure_future(_until_job_is_over())
         return self.number
 
-    async def store(self, key: Key, kept: StoredChannel | None) -> None:  # type: ignore[override]
+    async def store(self, key: Key, kept: Stored | None) -> None:  # type: ignore[override]
         Keeper.store(self, key, kept)
 
-    async def all(self) -> tuple[int, dict[Key, StoredChannel]]:  # type: ignore[override]
+    async def all(self) -> tuple[int, dict[Key, Stored]]:  # type: ignore[override]
         return Keeper.all(self)
 
     async def pid(self) -> int:

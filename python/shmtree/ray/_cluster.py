@@ -17,7 +17,7 @@ from ..replay import Saved
 from ..replay._buffer import ReplayBuffer
 from . import _parts
 from ._deaths import PeerDied, told_of_end
-from ._pump import Ended
+from ._gateways import Ended
 from ._shard_files import Loading, Loads, Saving, assign
 from ._shards import Call
 
@@ -67,21 +67,21 @@ class Cluster:
             return self._own
 
     def _told(self, method: str, *arguments: Any) -> Any:
-        from . import _shard_actors
+        from . import _actors
 
         with told_of_end(_SHUT_DOWN):
-            return _shard_actors.call(self._here, method, *arguments)
+            return _actors.call(self._here, "replay", method, *arguments)
 
     # --- All shards
 
     def _check_shards(self, at_once: bool) -> None:
         """Finds new shards."""
-        from . import _shard_actors
+        from . import _actors
 
         if not at_once and time.monotonic() - self._last_check < _CHECK_S:
             return
         try:
-            shards = _shard_actors.call(self._home, "shards", self._number)
+            shards = _actors.call(self._home, "replay", "shards", self._number)
         except Ended as ended:
             if not ended.peers:
                 self._nodes = {}
@@ -112,7 +112,7 @@ class Cluster:
         nodes = dict(self._nodes)
         stale = {node for s, node in nodes.items() if self._weights.get((table, s), (-_FRESH_S, None))[0] < oldest}
         largest = self._largest[table]
-        for answer in self._ask(dict.fromkeys(stale, ("weigh", (table, with_least, largest), {}))).values():
+        for answer in self._ask(dict.fromkeys(stale, ("weigh", (table, with_least, largest)))).values():
             if answer is not None:
                 self._note(table, *answer)
         known = {s: self._weights[table, s][1] for s in self._nodes if (table, s) in self._weights}
@@ -135,9 +135,7 @@ class Cluster:
         """Samples `counts` rows of each shard. A shard that had none is missing in the result."""
         nodes = {s: self._nodes[s] for s in counts if s in self._nodes}
         own, largest = self._own, self._largest[table]
-        calls: dict[str, Call] = {
-            node: ("draw", (shard, counts[shard], terms, largest), {}) for shard, node in nodes.items()
-        }
+        calls: dict[str, Call] = {node: ("draw", (s, counts[s], terms, largest)) for s, node in nodes.items()}
 
         def sample_own() -> Any:
             if own is None or own.id not in counts:
@@ -162,7 +160,7 @@ class Cluster:
             self._check_shards(True)
             own = self._own
         nodes = {s: self._nodes[s] for s in asked if s in self._nodes}
-        calls: dict[str, Call] = {node: ("update", (s, *asked[s]), {"sampler": sampler}) for s, node in nodes.items()}
+        calls: dict[str, Call] = {node: ("update", (s, sampler, *asked[s])) for s, node in nodes.items()}
 
         def update_own() -> Any:
             return own.buffer.update_priorities(*asked[own.id], sampler=sampler) if own and own.id in asked else None
@@ -174,8 +172,8 @@ class Cluster:
         return {shard: mask for shard, mask in masks.items() if mask is not None}
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Calls the servers of all nodes, also this one. Returns the answers by node."""
-        answers = self._ask(dict.fromkeys(self._all().values(), (method, arguments, {})))
+        """Calls the gateways of all nodes, also this one. Returns the answers by node."""
+        answers = self._ask(dict.fromkeys(self._all().values(), (method, arguments)))
         return {node: answer for node, answer in answers.items() if answer is not None}
 
     def _all(self) -> dict[int, str]:
@@ -187,16 +185,16 @@ class Cluster:
         return self._ask_with(calls, lambda: None)[1]
 
     def _ask_with(self, calls: Mapping[str, Call], meanwhile: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-        """Calls the servers, and runs `meanwhile` before it waits for them.
+        """Calls the gateways, and runs `meanwhile` before it waits for them.
 
         Records nodes that no longer exist as lost.
         """
-        from . import _shard_actors
+        from . import _actors
 
         buffer = self._number, self._home
         with told_of_end(_SHUT_DOWN):
-            in_flight = _shard_actors.Calls(
-                {node: (method, (*buffer, *arguments), options) for node, (method, arguments, options) in calls.items()}
+            in_flight = _actors.Calls(
+                {node: (method, *buffer, *arguments) for node, (method, arguments) in calls.items()}
             )
             mine = meanwhile()
             answers, gone = in_flight.answers()
@@ -209,13 +207,13 @@ class Cluster:
     def save(self, path: str, buffer: int) -> list[Saved]:
         nodes = self._all()
         saving = Saving(buffer, time.time_ns(), sorted(nodes))
-        answers = self._ask(dict.fromkeys(nodes.values(), ("save", (path, saving), {})))
+        answers = self._ask(dict.fromkeys(nodes.values(), ("save", (path, saving))))
         return [saved for saved in answers.values() if saved is not None]
 
     def load(self, nodes: Mapping[int, str], path: str, how: Loading) -> None:
         """Makes each node load the shard with the given number. Raises the error of a node that fails."""
         try:
-            self._ask({node: ("load", (path, shard, how), {}) for shard, node in nodes.items()})
+            self._ask({node: ("load", (path, shard, how)) for shard, node in nodes.items()})
             if self.lost:
                 raise PeerDied((node, 0) for node in sorted(self.lost))
         except BaseException:
@@ -225,10 +223,10 @@ class Cluster:
     # --- Shutdown
 
     def shutdown(self) -> None:
-        from . import _shard_actors
+        from . import _actors
 
         with told_of_end(_SHUT_DOWN):
-            _shard_actors.call(self._home, "end", self._number)
+            _actors.call(self._home, "replay", "end", self._number)
 
     def close(self) -> None:
         with self._opening:
@@ -239,7 +237,7 @@ class Cluster:
 
 def find(path: str, how: Loading, missing_ok: bool) -> Loads:
     """Returns which node loads which of the shards that are saved below `path`."""
-    from . import _actors, _shard_actors
+    from . import _actors
 
-    seen, _ = _shard_actors.Calls({node: ("saved", (path, how), {}) for node in _actors.nodes()}).answers()
+    seen, _ = _actors.Calls(dict.fromkeys(_actors.nodes(), ("saved", path, how))).answers()
     return assign(path, seen, how, missing_ok)

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from .._ipc.channel import Receiver
 from . import _frames, _handles
-from ._keeper import Key, StoredChannel
-from ._pump import Ended, LinkLost, Peer, Pump, Space
+from ._gateways import Ended, Gateways, LinkLost, Peer
+from ._keeper import Key, Stored
+from ._pump import Pump, Space
 from ._sources import JOURNAL_WORDS, Journal, MessageShare
 from ._tickets import Runs
 
 _PAUSE_S = 0.2
-
-
-class Gateways(Protocol):
-    async def call(self, node: str, method: str, *arguments: Any) -> Any: ...
 
 
 class _ToInbox:
@@ -81,7 +78,7 @@ class Dealing:
         record: dict[str, Any],
         ring: bytes,
         inherited: dict[int, Any],
-        kept: StoredChannel | None,
+        kept: Stored | None,
     ) -> None:
         self.record, self._ring = record, ring
         if kept is None:
@@ -100,8 +97,8 @@ class Dealing:
         return "deal", self.record["pair"], self.record["number"]
 
     @property
-    def kept(self) -> StoredChannel:
-        return StoredChannel(self.record, self._ring, "", (self._table,))
+    def kept(self) -> Stored:
+        return Stored(self.record, self._ring, "channel", "", (self._table,))
 
     @property
     def holds(self) -> bool:

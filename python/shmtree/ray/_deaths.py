@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import errors
 from .._codec.frames import register
-from ._pump import Ended, Peer
+from ._gateways import Ended, Peer
 
 
 class PeerDied(errors.PeerDied):

@@ -15,7 +15,7 @@ from .._process import handles as _grants
 from .._public import made_by
 from . import _handles
 from ._deaths import PeerDied, told_of_end
-from ._pump import Ended
+from ._gateways import Ended
 
 _R = TypeVar("_R")
 

@@ -81,9 +81,9 @@ class Held:
         self.channel.become_successor()  # inherits the messages that the gateway has taken, if it dies
         self.ends: dict[str, Any] = {}
         self.tables = [open_table(each) for each in tables]
-        self.hold(ends)
+        self.attach(ends)
 
-    def hold(self, ends: str) -> None:
+    def attach(self, ends: str) -> None:
         """Attaches to exactly the named ends, "s" and "r"."""
         for letter, cls in (("s", Sender), ("r", Receiver)):
             if letter in ends and letter not in self.ends:

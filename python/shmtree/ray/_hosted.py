@@ -13,9 +13,9 @@ from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _handles
 from ._arrivals import Arrivals
 from ._deaths import Deaths
-from ._keeper import StoredChannel
+from ._gateways import Ended, Peer
+from ._keeper import Stored
 from ._landing import ORIGINS, WORDS, Landing
-from ._pump import Ended, Peer
 from ._tickets import Runs, each_of, runs
 
 _OWN_SENDERS = 2  # the gateway and the keeper
@@ -39,7 +39,7 @@ class Hosted:
         inherited: Messages that a killed gateway had taken for other nodes, by ticket.
     """
 
-    def __init__(self, node: str, kept: StoredChannel | None, record: dict[str, Any]) -> None:
+    def __init__(self, node: str, kept: Stored | None, record: dict[str, Any]) -> None:
         self.node = node
         if kept is None:
             channel = _handles.new_channel(record["terms"])
@@ -66,9 +66,9 @@ class Hosted:
         return self._handle
 
     @property
-    def kept(self) -> StoredChannel:
+    def kept(self) -> Stored:
         ends = "s" * self._may_send() + "r" * self._may_receive()
-        return StoredChannel(self.record, self._handle, ends, (self._table,))
+        return Stored(self.record, self._handle, "channel", ends, (self._table,))
 
     @property
     def receiver(self) -> Receiver[Any]:

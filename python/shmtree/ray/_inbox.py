@@ -14,9 +14,10 @@ from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _frames, _handles
 from ._arrivals import Arrivals
 from ._deaths import Deaths
-from ._keeper import Key, StoredChannel
+from ._gateways import Ended, Peer
+from ._keeper import Key, Stored
 from ._landing import WORDS, Landing, Superseded
-from ._pump import Ended, Peer, Space
+from ._pump import Space
 from ._tickets import Runs, each_of, runs
 
 _MAX_MESSAGES, _MAX_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
@@ -38,7 +39,7 @@ class Inbox:
     - reclaimed: tickets of messages that go to other nodes, because no process requested them here.
     """
 
-    def __init__(self, node: str, record: dict[str, Any], kept: StoredChannel | None) -> None:
+    def __init__(self, node: str, record: dict[str, Any], kept: Stored | None) -> None:
         self._node = node
         self.record = record
         if kept is None:
@@ -65,9 +66,9 @@ class Inbox:
         return "in", self.record["pair"], self.record["number"]
 
     @property
-    def kept(self) -> StoredChannel:
+    def kept(self) -> Stored:
         ends = "" if self._landing.sender.closed else "s"
-        return StoredChannel(self.record, self._handle, ends, (self._table,))
+        return Stored(self.record, self._handle, "channel", ends, (self._table,))
 
     def grant(self) -> bytes:
         """Returns a handle of a receiver, which is in transit from now on."""

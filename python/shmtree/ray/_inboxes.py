@@ -9,27 +9,27 @@ from collections import defaultdict
 from typing import Any
 
 from . import _inbox
+from ._gateways import Ended, Gateways, KeeperHandle, LinkLost, Peer, until_answered
 from ._handles import Terms
 from ._inbox import Inbox
-from ._keeper import StoredChannel
-from ._pump import Ended, LinkLost, Peer, Space
+from ._keeper import Stored
+from ._pump import Space
 from ._tickets import Runs
 
 
 class Inboxes:
     """All inboxes.
 
-    Use it from one event loop. See `_node.Node` for the arguments; `until_answered` calls another gateway.
+    Use it from one event loop. See `_node.Node` for the arguments.
     """
 
-    def __init__(self, node: str, gateways: Any, keeper: Any, until_answered: Any) -> None:
+    def __init__(self, node: str, gateways: Gateways, keeper: KeeperHandle) -> None:
         self._node, self._gateways, self._keeper = node, gateways, keeper
-        self._until_answered = until_answered
         self._all: dict[int, Inbox] = {}
         self._newest: dict[int, Inbox] = {}  # by pair: the inbox for new receivers
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def restore(self, kept: StoredChannel) -> None:
+    def restore(self, kept: Stored) -> None:
         self._add(Inbox(self._node, kept.record, kept))
 
     def _add(self, inbox: Inbox) -> None:
@@ -59,7 +59,7 @@ class Inboxes:
                 self._add(inbox)
                 await self._store(inbox)
             try:
-                await self._until_answered(home, "attend", pair, self._node, inbox.record["number"], token)
+                await until_answered(self._gateways, home, "attend", pair, self._node, inbox.record["number"], token)
             except Ended:
                 await self._drop(inbox)
                 raise

@@ -1,24 +1,32 @@
-"""State of a node that outlives its gateway: channels, and records about them."""
+"""State of a node that outlives its gateway: channels, shards, and records about them."""
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ._handles import Held, Table, open_latest
 
-Key = tuple[Hashable, ...]
+Key = tuple[Any, ...]  # the kind of state, and numbers
 
 
-class StoredChannel(NamedTuple):
-    """State of one channel: plain values, and the object that holds the channel."""
+class Stored(NamedTuple):
+    """State of one object of a node: plain values, and a handle of its memory."""
 
     record: dict[str, Any]
-    handle: bytes
-    ends: str
-    tables: tuple[Table, ...]
-    is_latest: bool = False
+    handle: bytes = b""
+    kind: Literal["channel", "latest", "shard", "record"] = "record"
+    ends: str = ""  # of a channel: the ends that the keeper is attached to, "s" and "r"
+    tables: tuple[Table, ...] = ()
+
+    def hold(self) -> Any:
+        """Returns an object that keeps the memory alive."""
+        if self.kind == "channel":
+            return Held(self.handle, self.ends, self.tables)
+        if self.kind == "latest":
+            return open_latest(self.handle, quietly=True)
+        return pickle.loads(self.handle) if self.kind == "shard" else None
 
 
 class Keeper:
@@ -29,25 +37,20 @@ class Keeper:
 
     def __init__(self) -> None:
         self.number = random.getrandbits(62)
-        self._kept: dict[Key, tuple[StoredChannel, Any]] = {}
+        self._kept: dict[Key, tuple[Stored, Any]] = {}
 
-    def store(self, key: Key, kept: StoredChannel | None) -> None:
+    def store(self, key: Key, kept: Stored | None) -> None:
         """Keeps this state under the key; None removes it."""
+        known, held = self._kept.pop(key, (None, None))
         if kept is None:
-            old = self._kept.pop(key, None)
-            if old is not None and not old[0].is_latest:
-                old[1].hold("")
+            if isinstance(held, Held):
+                held.attach("")
             return
-        known = self._kept.get(key)
-        if known is not None and known[0].handle == kept.handle:
-            held = known[1]
-            if not kept.is_latest:
-                held.hold(kept.ends)
-        elif kept.is_latest:
-            held = open_latest(kept.handle, quietly=True)
-        else:
-            held = Held(kept.handle, kept.ends, kept.tables)
+        if known is None or known.handle != kept.handle:
+            held = kept.hold()
+        elif isinstance(held, Held):
+            held.attach(kept.ends)
         self._kept[key] = (kept, held)
 
-    def all(self) -> tuple[int, dict[Key, StoredChannel]]:
+    def all(self) -> tuple[int, dict[Key, Stored]]:
         return self.number, {key: kept for key, (kept, _) in self._kept.items()}

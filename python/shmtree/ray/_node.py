@@ -10,44 +10,26 @@ import asyncio
 import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import ChannelClosed
 from . import _frames, _handles, _hosted
 from ._dealing import Dealing
+from ._gateways import Ended, Gateways, KeeperHandle, LinkLost, Peer, report, until_answered
 from ._hosted import Hosted
 from ._inboxes import Inboxes
-from ._keeper import Key, StoredChannel
+from ._keeper import Key, Stored
 from ._outbox import Outbox
-from ._pump import Ended, LinkLost, Peer, Space
+from ._pump import Space
+from ._shards import Shards
 from ._tickets import Runs
 from ._versions import Newest, Versions
 
 _WATCH_S = 0.25
 _KEEPER_S = 1.0
-_PAUSE_S = 0.2
 _SILENT_S = 5.0  # time without a call of an outbox, after which its node is asked if it still has the outbox
 
 Token = tuple[str, int]  # "s" or "r", and a random number
-
-
-class Gateways(Protocol):
-    """The gateways of the other nodes."""
-
-    async def call(self, node: str, method: str, *arguments: Any) -> Any:
-        """Calls a gateway. Raises LinkLost if the gateway does not answer now, and Ended if its node is gone."""
-
-    async def gone(self, nodes: Iterable[str]) -> set[str]:
-        """Returns the given nodes that no longer exist."""
-
-
-class KeeperHandle(Protocol):
-    """The keeper of this node. Each call waits while a keeper is being replaced."""
-
-    async def identify(self) -> int: ...
-    async def store(self, key: Key, kept: StoredChannel | None) -> None: ...
-    async def all(self) -> tuple[int, dict[Key, StoredChannel]]: ...
 
 
 class Node:
@@ -69,7 +51,8 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper_number = 0
         self._versions = Versions(gateways, keeper, self._run)
-        self._inboxes = Inboxes(name, gateways, keeper, self._until_answered)
+        self._inboxes = Inboxes(name, gateways, keeper)
+        self._shards = Shards(name, gateways, keeper)
 
     async def start(self) -> None:
         self._keeper_number, everything = await self._keeper.all()
@@ -78,6 +61,8 @@ class Node:
                 self._hosted[kept.record["pair"]] = Hosted(self._name, kept, kept.record)
             elif key[0] == "latest":
                 self._versions.restore(kept.record["latest"], kept)
+            elif key[0] in ("buffer", "shard"):
+                self._shards.restore(key[1], kept)
             elif key[0] == "in":
                 self._inboxes.restore(kept)
             elif key[0] == "out":
@@ -160,7 +145,7 @@ class Node:
     async def attends(self, pair: int, number: int) -> bool:
         return pair in self._hosted and number in self._hosted[pair].record["inboxes"]
 
-    async def _restore_dealing(self, key: Key, kept: StoredChannel) -> None:
+    async def _restore_dealing(self, key: Key, kept: Stored) -> None:
         hosted = self._hosted.get(kept.record["pair"])
         if hosted is None or kept.record["number"] not in hosted.record["inboxes"]:
             await self._keeper.store(key, None)
@@ -185,7 +170,7 @@ class Node:
             await self._settle(pair, hosted)
         await self._keeper.store(dealing.key, None)
         with contextlib.suppress(Ended):
-            await self._until_answered(node, "inbox", "forget", number)
+            await until_answered(self._gateways, node, "inbox", "forget", number)
 
     def _may_get_more(self, pair: int) -> bool:
         """True while this gateway has taken a message from the ring for a node that has not received it yet."""
@@ -205,9 +190,9 @@ class Node:
             outbox = self._outboxes.get(pair)
             if outbox is not None and not outbox.pump.is_over:
                 handle = outbox.grant()
-                await self._until_answered(home, "settle", pair, [], [token])
+                await until_answered(self._gateways, home, "settle", pair, [], [token])
                 return handle
-            origin, first = await self._until_answered(home, "join", pair, self._name, token)
+            origin, first = await until_answered(self._gateways, home, "join", pair, self._name, token)
             record = {"pair": pair, "home": home, "origin": origin, "first": first, "terms": terms}
             outbox = Outbox(self._name, self._gateways, record, None)
             await self._keeper.store(outbox.key, outbox.kept)
@@ -259,6 +244,11 @@ class Node:
     async def inbox(self, method: str, *arguments: Any) -> Any:
         return await getattr(self._inboxes, method)(*arguments)
 
+    # Calls about replay buffers.
+
+    async def replay(self, method: str, *arguments: Any) -> Any:
+        return await getattr(self._shards, method)(*arguments)
+
     # Calls about a Latest.
 
     async def host_latest(self, number: int) -> tuple[bytes, str]:
@@ -272,13 +262,6 @@ class Node:
 
     async def mirror_latest(self, number: int, home: str) -> bytes:
         return await self._versions.mirror(number, home)
-
-    async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
-        while True:
-            try:
-                return await self._gateways.call(node, method, *arguments)
-            except LinkLost:
-                await asyncio.sleep(_PAUSE_S)
 
     # Pairs, in general.
 
@@ -328,6 +311,8 @@ class Node:
             await self._keeper.store(each.key, each.kept)
         await self._inboxes.store_all()
         await self._versions.store_all()
+        for key, kept in list(self._shards.stored()):
+            await self._keeper.store(key, kept)
         self._keeper_number = number
 
     async def _check_nodes(self) -> None:
@@ -366,7 +351,3 @@ class Node:
             hosted.close()
         for inbox in self._inboxes.all():
             inbox.close()
-
-
-def report(error: BaseException) -> None:
-    asyncio.get_running_loop().call_exception_handler({"message": "in a gateway of shmtree", "exception": error})

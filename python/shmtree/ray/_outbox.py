@@ -7,9 +7,9 @@ from typing import Any
 from .._ipc.channel import Receiver
 from .._process import handles as _grants
 from . import _frames, _handles
-from ._dealing import Gateways
-from ._keeper import Key, StoredChannel
-from ._pump import Peer, Pump, Space
+from ._gateways import Gateways, Peer
+from ._keeper import Key, Stored
+from ._pump import Pump, Space
 from ._sources import Queued
 from ._tickets import Runs
 
@@ -44,7 +44,7 @@ class _ToHome:
 class Outbox:
     """One outbox. The keys of `record`: pair, home, origin, first (the first ticket), terms."""
 
-    def __init__(self, node: str, gateways: Gateways, record: dict[str, Any], kept: StoredChannel | None) -> None:
+    def __init__(self, node: str, gateways: Gateways, record: dict[str, Any], kept: Stored | None) -> None:
         if kept is None:
             # The channel ends, even if its pair does not.
             own = {"kind": "pair", "on_peer_death": "raise", "portable": True}
@@ -70,5 +70,5 @@ class Outbox:
         return "out", self.record["pair"], self.record["origin"]
 
     @property
-    def kept(self) -> StoredChannel:
-        return StoredChannel(self.record, self.handle, "r", ())
+    def kept(self) -> Stored:
+        return Stored(self.record, self.handle, "channel", "r")

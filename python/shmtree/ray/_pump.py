@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import operator
 import time
-from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from .._ipc.wake_hub import Awaited, until_usable
 from ..errors import ChannelClosed, PeerDied
 from . import _frames
+from ._gateways import Ended, LinkLost, Peer
 from ._sources import Source
 from ._tickets import Runs, each_of, runs
 
@@ -32,8 +32,6 @@ _SLICE_S = 0.25
 _CHECK_S = 0.005  # interval of checks for that number of messages
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
 
-Peer = tuple[str, int]  # a node, and a process there
-
 
 class Space(NamedTuple):
     """Answer of the other side: the next ticket that it expects, and its space from that ticket on."""
@@ -42,18 +40,6 @@ class Space(NamedTuple):
     messages: int
     nbytes: int
     idle: bool = False  # no process has requested messages for some time: those that have landed may go to others
-
-
-class LinkLost(Exception):
-    """The other side's gateway was killed, or cannot be reached now: it may answer later."""
-
-
-class Ended(Exception):
-    """No receiver is left on the other side, or its node is gone. `peers` are those that were killed."""
-
-    def __init__(self, peers: Iterable[Peer] = ()) -> None:
-        super().__init__("no receiver is left")
-        self.peers = tuple(peers)
 
 
 class Link(Protocol):

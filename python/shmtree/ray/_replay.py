@@ -102,9 +102,9 @@ class ReplayBuffer:
         self._begin(_Place(number, node, plan, _on_peer_death(limits), number), seeded)
 
     def _begin(self, place: _Place, seed: int | None) -> None:
-        from . import _shard_actors
+        from . import _actors
 
-        _shard_actors.call(place.home, "host", place.number)
+        _actors.call(place.home, "replay", "host", place.number)
         self._become(place, seed)
 
     def _become(self, place: _Place, seed: int | None) -> None:

@@ -1,8 +1,6 @@
-"""The work of a node's shard server: it has the node's shards of replay buffers, and samples from them for other nodes.
+"""The gateway's part of replay buffers: it has the node's shards, and samples from them for other nodes.
 
-It also keeps the list of all shards of each buffer whose home is this node. Like the gateway, it does not depend on
-Ray, and stores in its keeper all state that it would need after being killed, before it answers a call. The keeper
-holds the memory, too.
+It also keeps the list of all shards of each buffer whose home is this node.
 """
 
 from __future__ import annotations
@@ -10,51 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..replay import ReplayStats, Saved
 from ..replay._buffer import ReplayBuffer
 from . import _parts
-from ._node import Gateways, report
-from ._pump import Ended, LinkLost
+from ._gateways import Ended, Gateways, KeeperHandle, until_answered
+from ._keeper import Key, Stored
 from ._shard_files import Found, Loading, Saving, folder_of
 
-_KEEPER_S = 1.0
-_PAUSE_S = 0.2
-
-Key = tuple[str, int]
 Record = dict[str, Any]
-#: A method of `Shards`, its arguments, and options.
-Call = tuple[str, tuple[Any, ...], dict[str, Any]]
-
-
-class ShardKeeper:
-    """The keeper of a node's shards, in a process that does nothing else.
-
-    If it is replaced, the server sends everything again.
-    """
-
-    def __init__(self) -> None:
-        self.number = random.getrandbits(62)
-        self._kept: dict[Key, tuple[Record, Any]] = {}
-
-    def store(self, key: Key, record: Record | None) -> None:
-        """Keeps this record under the key, and the shard of the handle in it; None removes it."""
-        known = self._kept.pop(key, None)
-        if record is None:
-            return
-        handle = record.get("handle")
-        if known is not None and known[0].get("handle") == handle:
-            held = known[1]
-        else:
-            held = None if handle is None else pickle.loads(handle)
-        self._kept[key] = record, held
-
-    def all(self) -> tuple[int, dict[Key, Record]]:
-        return self.number, {key: record for key, (record, _) in self._kept.items()}
+Call = tuple[str, tuple[Any, ...]]  # a method of `Shards`, and its arguments
 
 
 class Shard(NamedTuple):
@@ -72,22 +38,24 @@ class Shards:
     Other processes call each method except `start`, and may repeat a call with the same arguments.
     """
 
-    def __init__(self, node: str, gateways: Gateways, keeper: Any) -> None:
+    def __init__(self, node: str, gateways: Gateways, keeper: KeeperHandle) -> None:
         self._node, self._gateways, self._keeper = node, gateways, keeper
         self._homes: dict[int, Record] = {}  # next: number of the next shard; shards: node and handle by number
         self._here: dict[int, Shard] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._keeper_number = 0
-        self._watching: Any = None
 
-    async def start(self) -> None:
-        self._keeper_number, everything = await self._keeper.all()
-        for (kind, number), record in everything.items():
-            if kind == "home":
-                self._homes[number] = record
-            else:
-                self._here[number] = Shard(**record, buffer=pickle.loads(record["handle"]))
-        self._watching = asyncio.ensure_future(self._watch())
+    def restore(self, number: int, kept: Stored) -> None:
+        if kept.kind == "record":
+            self._homes[number] = kept.record
+        else:
+            self._here[number] = Shard(**kept.record, handle=kept.handle, buffer=pickle.loads(kept.handle))
+
+    def stored(self) -> Iterator[tuple[Key, Stored]]:
+        """Yields all state that the keeper needs."""
+        for number, record in self._homes.items():
+            yield ("buffer", number), Stored(record)
+        for number, shard in self._here.items():
+            yield _stored(number, shard)
 
     # Calls about buffers with this home.
 
@@ -120,7 +88,7 @@ class Shards:
     async def end(self, number: int) -> None:
         """Drops the buffer on all nodes."""
         record = self._homes.pop(number, None)
-        await self._keeper.store(("home", number), None)
+        await self._keeper.store(("buffer", number), None)
         nodes = {node for node, _ in record["shards"].values()} if record else set()
         await asyncio.gather(*(self._drop_at(node, number) for node in nodes))
 
@@ -132,7 +100,7 @@ class Shards:
 
     async def _keep_home(self, number: int, record: Record) -> None:
         self._homes[number] = record
-        await self._keeper.store(("home", number), record)
+        await self._keeper.store(("buffer", number), Stored(record))
 
     # Calls about shards on this node.
 
@@ -188,7 +156,7 @@ class Shards:
             return None
         return await asyncio.to_thread(_parts.draw, shard.buffer, n, terms, largest)
 
-    async def update(self, number: int, home: str, which: int, *given: Any, sampler: str | None) -> Any:
+    async def update(self, number: int, home: str, which: int, sampler: str | None, *given: Any) -> Any:
         """Returns the mask of existing rows, or None if that shard no longer exists."""
         shard = await self._found(number, home)
         if shard is None or shard.id != which:
@@ -233,37 +201,14 @@ class Shards:
         return None
 
     async def _keep(self, number: int, shard: Shard) -> Shard:
-        await self._keeper.store(("shard", number), _record(shard))
+        await self._keeper.store(*_stored(number, shard))
         self._here[number] = shard
         return shard
-
-    # Buffers, in general.
 
     async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
         if node == self._node:
             return await getattr(self, method)(*arguments)
-        while True:
-            try:
-                return await self._gateways.call(node, method, *arguments)
-            except LinkLost:
-                if await self._gateways.gone((node,)):  # a server that never called it gets no other notice
-                    raise Ended(((node, 0),)) from None
-                await asyncio.sleep(_PAUSE_S)
-
-    async def _watch(self) -> None:
-        """Sends all records to the keeper again, whenever the keeper was replaced."""
-        while True:
-            await asyncio.sleep(_KEEPER_S)
-            try:
-                number = await self._keeper.identify()
-                if number != self._keeper_number:
-                    for each, record in list(self._homes.items()):
-                        await self._keeper.store(("home", each), record)
-                    for each, shard in list(self._here.items()):
-                        await self._keeper.store(("shard", each), _record(shard))
-                    self._keeper_number = number
-            except Exception as error:
-                report(error)
+        return await until_answered(self._gateways, node, "replay", method, *arguments)
 
 
 def _save(shard: Shard, path: str, saving: Saving) -> Saved:
@@ -273,5 +218,5 @@ def _save(shard: Shard, path: str, saving: Saving) -> Saved:
     return saved
 
 
-def _record(shard: Shard) -> Record:
-    return {"id": shard.id, "home": shard.home, "handle": shard.handle}
+def _stored(number: int, shard: Shard) -> tuple[Key, Stored]:
+    return ("shard", number), Stored({"id": shard.id, "home": shard.home}, shard.handle, "shard")

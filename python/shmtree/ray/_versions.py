@@ -17,8 +17,8 @@ from .._ipc.latest import Latest
 from .._process import arenas
 from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
 from . import _frames, _handles
-from ._keeper import Key, StoredChannel
-from ._pump import Ended, LinkLost
+from ._gateways import Ended, LinkLost
+from ._keeper import Key, Stored
 
 _LONGEST_S = 2.0
 _PAUSE_S = 0.2
@@ -35,7 +35,7 @@ class Versions:
         self._packed: dict[int, Newest] = {}
         self._mirrors: dict[int, tuple[bytes, Latest]] = {}
 
-    def restore(self, number: int, kept: StoredChannel) -> None:
+    def restore(self, number: int, kept: Stored) -> None:
         self._hosted[number] = (kept.handle, _handles.open_latest(kept.handle, quietly=True))
 
     async def store_all(self) -> None:
@@ -114,5 +114,5 @@ def _new_latest() -> tuple[bytes, Latest]:
     return handle, _handles.open_latest(handle, quietly=True)
 
 
-def _kept(number: int, handle: bytes) -> tuple[Key, StoredChannel]:
-    return ("latest", number), StoredChannel({"latest": number}, handle, "", (), is_latest=True)
+def _kept(number: int, handle: bytes) -> tuple[Key, Stored]:
+    return ("latest", number), Stored({"latest": number}, handle, "latest")

@@ -18,7 +18,7 @@ from replay_options import grouped
 
 import shmtree
 import shmtree.ray
-from shmtree.ray import _actors, _shard_actors
+from shmtree.ray import _actors
 from shmtree.replay import Episodes, Fifo, Limits, Prioritized, RateLimit, Sampling, Uniform
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
@@ -291,8 +291,8 @@ def test_rows_outlive_their_server_keeper_and_writer(make: Any, far: Any, cluste
     buffer = make(sampler=Prioritized(alpha=1, eps=0))
     add_both(buffer, far, [0], [1, 2])
     ray.get(far.forget.remote(), timeout=LONG_S)
-    server = _shard_actors.server(cluster[2])
-    keeper = ray.get_actor(f"shmtree-shards-keeper-{cluster[2]}", _actors._namespace())
+    server = _actors.gateway(cluster[2])
+    keeper = _actors.keeper(cluster[2])
     before = sorted(set(buffer.sample(100).index.tolist()))
     kill(server)
     assert sorted(set(buffer.sample(100, timeout=LONG_S).data["value"].tolist())) == [0, 1, 2]
@@ -316,8 +316,8 @@ def _all_kept(keeper: Any) -> Any:
 def test_shard_of_a_writer_survives_kills_of_server_and_keeper(make: Any, far: Any, cluster: Any) -> None:
     buffer = make()
     add_both(buffer, far, [0], [1, 2])
-    server = _shard_actors.server(cluster[2])
-    keeper = ray.get_actor(f"shmtree-shards-keeper-{cluster[2]}", _actors._namespace())
+    server = _actors.gateway(cluster[2])
+    keeper = _actors.keeper(cluster[2])
     kill(keeper)
     kill(server)
     index = ray.get(far.add.remote(None, [3]), timeout=LONG_S)  # through the object that has opened the shard
@@ -335,8 +335,8 @@ def test_shutdown_removes_all_shards_and_late_calls_raise(make: Any, far: Any, c
         buffer.sample(1)
     ray.get(far.forget.remote(), timeout=LONG_S)
     for node in cluster[1:]:
-        keeper = ray.get_actor(f"shmtree-shards-keeper-{node}", _actors._namespace())
-        kinds = [kind for kind, _ in ray.get(keeper.all.remote(), timeout=LONG_S)[1]]
+        keeper = _actors.keeper(node)
+        kinds = [key[0] for key in ray.get(keeper.all.remote(), timeout=LONG_S)[1]]
         assert "shard" not in kinds
     copied = ray.put(late)
     late.shutdown()

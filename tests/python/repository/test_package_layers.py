@@ -33,7 +33,6 @@ WHEN_ASKED_FOR = {
     "cuda._received",
     "cuda._sent",
     "ray._actors",
-    "ray._shard_actors",
 }
 CORE = ("_codec", "_process", "_ipc")
 

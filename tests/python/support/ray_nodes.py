@@ -17,10 +17,11 @@ from shmtree._process import handles as grants
 from shmtree.errors import ChannelClosed
 from shmtree.ray import _handles
 from shmtree.ray._ends import new_token
+from shmtree.ray._gateways import Ended, LinkLost
 from shmtree.ray._keeper import Keeper
 from shmtree.ray._landing import Superseded
 from shmtree.ray._node import Node
-from shmtree.ray._pump import Ended, LinkLost, Pump
+from shmtree.ray._pump import Pump
 
 
 class _Keeping:
