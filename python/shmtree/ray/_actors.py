@@ -26,6 +26,7 @@ from ._keeper import Keeper, Key, Stored
 from ._node import Node
 
 _PAUSE_S = 0.2
+_INLINE_BYTES = 100_000  # Ray sends results below 100 KiB with the answer itself
 _SILENT_S = 5.0  # seconds without an answer, after which a caller checks that the node is alive
 _JOB_S = 5.0  # interval of checks for the end of the job
 
@@ -216,14 +217,28 @@ class _ByRay:
             if await self.gone((node,)):
                 raise Ended(((node, 0),)) from None
             raise LinkLost from None
-        except (ObjectStoreFullError, OutOfDiskError) as error:  # unsent messages stay until there is space
-            raise LinkLost(f"Ray's object store on node {here()} is full: {error}") from None
         except RayError as error:  # the arguments were lost in transit, or the other side has failed
             report(error)
             raise LinkLost from None
         if status == "ended":
             raise Ended(value)
+        if status == "lost":
+            raise LinkLost(value)
         return value
+
+    def offer(self, buffers: list[Any]) -> list[Any]:
+        """Puts buffers into Ray's store, unless they are small: Ray does not report that a result has no space."""
+        try:
+            return buffers if sum(map(len, buffers)) <= _INLINE_BYTES else [ray.put(buffers)]
+        except (ObjectStoreFullError, OutOfDiskError) as error:
+            raise LinkLost(f"Ray's object store on node {here()} is full: {error}") from None
+
+    async def fetch(self, buffers: list[Any]) -> list[Any]:
+        try:
+            return await buffers[0] if buffers and isinstance(buffers[0], ray.ObjectRef) else buffers
+        except RayError as error:  # lost in transit
+            report(error)
+            raise LinkLost from None
 
     async def _answer(self, node: str, call: Any) -> Any:
         """Waits for an answer. Ray keeps calls of an actor that is to restart, even if it cannot restart."""
@@ -322,6 +337,8 @@ class _Gateway:
             return "done", await getattr(node, method)(*arguments)
         except Ended as ended:
             return "ended", ended.peers
+        except LinkLost as lost:
+            return "lost", str(lost)
 
     async def pid(self) -> int:
         await self._started()

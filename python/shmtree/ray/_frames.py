@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .._core import Frame
 from .._ipc.channel import Receiver
 
 Bytes = npt.NDArray[np.uint8]
 
 _SMALL = 64 << 10  # bytes: a larger message is sent in its own buffer
-_TOGETHER = 96_000  # bytes of small messages per buffer: Ray sends arguments below 100 KiB with the call itself
-_MAX_SMALL = 4 << 20  # bytes of small messages per call: Ray sends 10 MiB with it, and more than that slowly
+TOGETHER = 96_000  # bytes of small messages per buffer: Ray sends results below 100 KiB with the answer itself
 _AT_ONCE = 64  # small messages taken at once
 
 #: Buffers, with the sizes of the messages in each. Messages are concatenated.
 Batch = list[tuple[bytes | Bytes, list[int]]]
 
 
-class Taken(NamedTuple):
-    """A message that was taken from its channel and not acked yet."""
-
-    ticket: int
-    frame: Any  # Frame, or _unread.Substitute
-
-
-def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
+def take(receiver: Receiver[Any], messages: int, nbytes: int, max_small: int) -> tuple[list[Frame], Exception | None]:
     """Takes messages for one call, without waiting, until it has `messages` of them or `nbytes` bytes.
 
     Also returns the error of the next message, as `get_nowait` raises it, except Empty. A channel raises it only once,
-    so the caller has to act on it.
+    so the caller has to act on it. `max_small` limits the bytes of small messages.
     """
-    taken: list[Taken] = []
+    taken: list[Frame] = []
     size = small = 0
-    while len(taken) < messages and size < nbytes and small < _MAX_SMALL:
-        at_once = _AT_ONCE if taken and taken[-1].frame.nbytes < _SMALL else 1
+    while len(taken) < messages and size < nbytes and small < max_small:
+        at_once = _AT_ONCE if taken and taken[-1].nbytes < _SMALL else 1
         try:
             frames = receiver.take_frames(min(messages - len(taken), at_once), 0.0)
         except queue.Empty:
             break
         except Exception as error:
             return taken, error
-        taken += [Taken(frame.ticket or 0, frame) for frame in frames]
+        taken += frames
         size += sum(frame.nbytes for frame in frames)
         small += sum(frame.nbytes for frame in frames if frame.nbytes < _SMALL)
     return taken, None
@@ -70,7 +63,7 @@ def join(frames: Iterable[Any]) -> Batch:
             end_small()
             batch.append((np.frombuffer(frame, np.uint8), [size]))
             continue
-        if together + size > _TOGETHER:
+        if together + size > TOGETHER:
             end_small()
         together = together + size if small else size
         small.append(frame)

@@ -31,6 +31,12 @@ class Gateways(Protocol):
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         """Calls a gateway. Raises LinkLost if the gateway does not answer now, and Ended if its node is gone."""
 
+    def offer(self, buffers: list[Any]) -> list[Any]:
+        """Prepares buffers of an answer for other nodes. Raises LinkLost, with the reason, if there is no memory."""
+
+    async def fetch(self, buffers: list[Any]) -> list[Any]:
+        """Returns the buffers that another gateway has offered. Raises LinkLost if they were lost."""
+
     async def gone(self, nodes: Iterable[str]) -> set[str]:
         """Returns the given nodes that no longer exist."""
 

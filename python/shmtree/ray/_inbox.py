@@ -2,186 +2,213 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import queue
 import time
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from .._codec.frames import pack
 from .._ipc.channel import Receiver
 from .._process import handles as _grants
 from ..errors import ChannelClosed, PeerDied
-from . import _arrivals, _frames, _handles
-from ._arrivals import Arrivals
+from . import _handles
 from ._deaths import Deaths
 from ._gateways import Ended, Peer
 from ._keeper import Key, Stored
-from ._landing import WORDS, Landing, Superseded
-from ._pump import Space
-from ._tickets import Runs, each_of, runs
+from ._landing import WORDS, Landing
+from ._puller import Space
 
-_MAX_MESSAGES, _MAX_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
+MAX_MESSAGES, MAX_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
+WINDOW = 8192  # maximum number of messages that have landed and were not acked
+JOURNAL_WORDS = 2 * WINDOW
 _IDLE_S = 1.0  # time after which messages that no process requests may go to other nodes
-_ORIGIN = 1  # origin of everything from the home; the end of the stream has origin 0
+_HOME = 1  # origin of everything from the home; the end of the stream has origin 0
+
+
+class Journal:
+    """The messages of an inbox. Words in shared memory, zero at first; a pair of them per number:
+
+        4 * (ticket at the home + 2) + state; 0: none      number
+
+    The first word is zero while the second changes.
+    """
+
+    LANDED, RETURNED, ACKED = 0, 1, 2  # RETURNED: other nodes get the message
+
+    def __init__(self, table: Any) -> None:
+        words: Any = np.asarray(table)
+        self._words = memoryview(words).cast("B").cast("q")
+
+    def note(self, number: int, ticket: int) -> None:
+        """Notes a message that is about to land; its ticket is -1 if it has none at the home."""
+        at = 2 * (number % WINDOW)
+        self._words[at] = 0
+        self._words[at + 1] = number
+        self._words[at] = 4 * (ticket + 2)
+
+    def set_state(self, number: int, state: int) -> None:
+        at = 2 * (number % WINDOW)
+        if self._words[at + 1] == number:
+            self._words[at] = self._words[at] & ~3 | state
+
+    def ticket(self, number: int) -> int:
+        return (self._words[2 * (number % WINDOW)] >> 2) - 2
+
+    def tickets(self, *states: int) -> dict[int, int]:
+        """Returns the tickets of the messages with these states, by number."""
+        words = self._words.tolist()
+        pairs = zip(words[::2], words[1::2])
+        return {number: (word >> 2) - 2 for word, number in pairs if word and word & 3 in states}
 
 
 class Inbox:
-    """A channel on this node that only the pair's home puts into.
+    """A channel on this node into which the gateway puts what it pulls from the home of a pair.
 
-    Messages land in order, so it has the same tickets.
+    Messages land in order, and no process puts others, so its tickets are their numbers.
 
     The keeper stores `record`, with these keys:
 
     - pair, home, number, terms.
-    - generation: generation of the home's gateway that sends here. Calls of earlier generations are refused.
+    - is_known: True once the home knows this inbox.
     - over: None until the stream has ended; then the senders that were killed.
     - gone: None while a receiver is left; then the receivers that were killed.
-    - reclaimed: tickets of messages that go to other nodes, because no process requested them here.
     """
 
+    kind = "in"
+
     def __init__(self, node: str, record: dict[str, Any], kept: Stored | None) -> None:
-        self._node = node
-        self.record = record
+        self._node, self.record = node, record
         if kept is None:
             channel = _handles.new_channel(record["terms"])
             self._handle = _handles.handle_of(channel)
-            self._table, table = _handles.new_table(WORDS)
+            made = [_handles.new_table(WORDS), _handles.new_table(JOURNAL_WORDS)]
+            self._tables, tables = tuple(each[0] for each in made), [each[1] for each in made]
         else:
             channel = _handles.open_quietly(kept.handle)
-            self._handle, (self._table,) = kept.handle, kept.tables
-            table = _handles.open_table(self._table)
-        self._landing = Landing(channel, table)
-        self._reclaiming: Receiver[Any] | None = None
-        self._reclaimed: dict[int, Any] = {}  # frames, until other nodes have them
+            self._handle, self._tables = kept.handle, kept.tables
+            tables = [_handles.open_table(each) for each in kept.tables]
+        self._landing = Landing(channel, tables[0])
+        self._journal = Journal(tables[1])
+        self._returned: dict[int, None] = {}  # numbers of messages that the home has not taken back yet
         self._taken_back = 0  # their total number
         self._asked = (0, time.monotonic())  # number of received messages, and time of the last request
         channel.leave_to_successor()
         if kept is not None:
-            self._inherit()
-        self._arrivals = self._new_arrivals()
-        self.finish()
+            self._restore()
+
+    def _restore(self) -> None:
+        """Takes the messages that a killed gateway had recorded as returned. The others return to the channel."""
+        self._returned = dict.fromkeys(sorted(self._journal.tickets(Journal.RETURNED)))
+        receiver = Receiver._of(self._landing.channel)
+        for frame in _handles.inherit(receiver):
+            if frame.ticket in self._returned:
+                frame.ack()
+        receiver.close()
 
     @property
     def key(self) -> Key:
-        return "in", self.record["pair"], self.record["number"]
+        return self.kind, self.record["number"]
 
     @property
     def kept(self) -> Stored:
-        ends = "" if self._landing.sender.closed else "s"
-        return Stored(self.record, self._handle, "channel", ends, (self._table,))
+        ends = "" if self.sender.closed else "s"
+        return Stored(self.record, self._handle, "channel", ends, self._tables)
 
     def grant(self) -> bytes:
         """Returns a handle of a receiver, which is in transit from now on."""
         return _grants.handle_of(self._landing.channel, None, True)
 
     @property
-    def is_left(self) -> bool:
-        """True if no receiver is left here, so that a new one needs another inbox."""
-        return self.record["gone"] is not None
+    def is_over(self) -> bool:
+        """True if a new receiver needs another inbox."""
+        return self.record["gone"] is not None or self.record["over"] is not None
 
-    def resume(self) -> int:
-        """Starts a new generation: only its calls are accepted. Returns the ticket that is expected."""
-        self.record["generation"] += 1
-        self._arrivals = self._new_arrivals()
-        return self._landing.next_ticket(_ORIGIN)
+    # See `_puller.Target`.
 
-    async def space(self, generation: int, wait: bool) -> Space:
-        self._check(generation)
-        return await self._arrivals.space(_ORIGIN, wait)
+    @property
+    def sender(self) -> Any:
+        return self._landing.sender
 
-    async def land(self, generation: int, first: int, batch: _frames.Batch) -> Space:
-        self._check(generation)
-        return await self._arrivals.land(_ORIGIN, first, batch)
+    def expected(self) -> int:
+        return self._landing.next_ticket(_HOME)
 
-    def _check(self, generation: int) -> None:
-        if generation != self.record["generation"]:
-            raise Superseded(
-                f"generation {generation} of the sender was replaced by generation {self.record['generation']}"
-            )
+    def landed(self) -> tuple[int, dict[int, int]]:
+        expected = self.expected()
+        held = self._journal.tickets(Journal.LANDED, Journal.RETURNED)
+        newest = self._journal.ticket(expected - 1) if expected else -1
+        return newest, {number: ticket for number, ticket in held.items() if number < expected}
 
-    def _new_arrivals(self) -> Arrivals:
-        generation = self.record["generation"]
-        # `received` reports later that no receiver is left, after it has reported all received messages.
-        return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None, _MAX_BYTES)
+    def check(self) -> None:
+        if self.record["gone"] is not None:
+            raise Ended(self.record["gone"])
 
-    def _is_asked(self) -> bool:
-        """Returns True if a process waits for messages, or has requested or received one lately.
+    def space(self, unacked: int) -> Space:
+        if not self._is_asked():
+            return Space(0, 0, is_idle=True)
+        stats = self._landing.channel.stats()
+        nbytes = (stats["max_bytes"] or MAX_BYTES) - stats["queued_bytes"]
+        return Space(min(stats["capacity"] - stats["queued"], WINDOW - 1 - unacked), nbytes)
 
-        Always returns True after the end of the stream, because the messages then stay here.
-        """
-        channel, now = self._landing.channel, time.monotonic()
-        received = channel.stats()["received"] - self._taken_back
-        if received != self._asked[0] or channel.is_awaited or self.record["over"] is not None:
-            self._asked = (received, now)
-        return now - max(self._asked[1], channel.asked_ns / 1e9) < _IDLE_S
+    def land(self, number: int, ticket: int | None, frame: Any) -> None:
+        if number == self.expected():
+            self._journal.note(number, -1 if ticket is None else ticket)
+        self._landing.land(_HOME, number, frame)
+        self._landing.forget(_HOME)
 
-    def reclaim(self, generation: int) -> list[int]:
+    def received(self, numbers: Iterable[int]) -> list[int]:
+        head, unacked = self._landing.settled()
+        before = itertools.takewhile(lambda number: number < head, numbers)
+        return [each for each in before if each not in unacked and each not in self._returned]
+
+    def acked(self, numbers: Iterable[int]) -> None:
+        for each in numbers:
+            self._journal.set_state(each, Journal.ACKED)
+            self._returned.pop(each, None)
+
+    def returned(self) -> list[int]:
         """Takes back the messages that no process has requested, unless a process requests them now.
 
-        The caller must not send meanwhile.
+        The journal says so before this process acks them: from then on, no process gets them here.
         """
-        self._check(generation)
-        if not self._is_asked():
-            if self._reclaiming is None:
-                self._reclaiming = Receiver._of(self._landing.channel)
-            while queued := self._reclaiming.qsize():
+        if not self._is_asked() and self._landing.channel.stats()["queued"]:
+            receiver: Receiver[Any] = Receiver._of(self._landing.channel)
+            while queued := receiver.qsize():
                 try:
-                    frames = self._reclaiming.take_frames(queued, 0.0)
+                    frames = receiver.take_frames(queued, 0.0)
                 except queue.Empty:
                     break
                 self._taken_back += len(frames)
-                self._reclaimed.update((each.ticket or 0, each) for each in frames)
-            self.record["reclaimed"] = sorted(self._reclaimed)
-            self._close_reclaiming()
-        return list(self.record["reclaimed"])
+                for frame in frames:
+                    number = frame.ticket or 0
+                    self._journal.set_state(number, Journal.RETURNED)
+                    self._returned[number] = None
+                    frame.ack()
+            receiver.close()
+        return sorted(self._returned)
 
-    def reclaimed(self, tickets: list[int]) -> None:
-        """Other nodes have these messages: acks them."""
-        for each in tickets:
-            if (frame := self._reclaimed.pop(each, None)) is not None:
-                frame.ack()
-        self.record["reclaimed"] = sorted(self._reclaimed)
-        self._close_reclaiming()
+    def _is_asked(self) -> bool:
+        """Returns True if a process waits for messages, or has requested or received one lately."""
+        channel, now = self._landing.channel, time.monotonic()
+        received = channel.stats()["received"] - self._taken_back
+        if received != self._asked[0] or channel.is_awaited:
+            self._asked = (received, now)
+        return now - max(self._asked[1], channel.asked_ns / 1e9) < _IDLE_S
 
-    def _inherit(self) -> None:
-        """Takes over the messages that a killed gateway had reclaimed and recorded.
-
-        The others return to the channel.
-        """
-        self._reclaiming = Receiver._of(self._landing.channel)
-        frames = _handles.inherit(self._reclaiming)
-        self._reclaimed = {frame.ticket: frame for frame in frames if frame.ticket in self.record["reclaimed"]}
-        self._close_reclaiming()
-
-    def _close_reclaiming(self) -> None:
-        """Detaches as a receiver. The inbox is attached as one only while it reclaims messages."""
-        if self._reclaiming is not None and not self._reclaimed:
-            self._reclaiming.close()
-            self._reclaiming = None
-
-    async def received(self, tickets: Runs) -> Runs:
-        deadline = time.monotonic() + _arrivals.LONGEST_S
-        pause = _arrivals.FIRST_POLL_S
-        while True:
-            head, unacked = self._landing.settled()
-            found = [ticket for ticket in each_of(tickets) if ticket < head and ticket not in unacked]
-            if found or time.monotonic() >= deadline:
-                return runs(found)
-            if self.is_left:
-                raise Ended(self.record["gone"])
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _arrivals.MAX_POLL_S)
+    # Changes that no call reports.
 
     def look(self) -> bool:
         """Returns True once: when this call is the first to find that no receiver is left."""
-        if self.is_left or self._reclaimed:
+        if self.record["gone"] is not None:
             return False
         stats = self._landing.channel.stats()
         if stats["receivers"] or stats["receivers_in_transit"]:
             return False
         killed: tuple[int, ...] = ()
         try:
-            self._landing.sender._check_receivers()
+            self.sender._check_receivers()
         except PeerDied as died:
             killed = died.pids or (0,)
         except ChannelClosed:
@@ -190,18 +217,16 @@ class Inbox:
         return True
 
     def finish(self) -> bool:
-        """Ends the stream here if it is over. Returns True if this call ended it."""
-        over: tuple[Peer, ...] | None = self.record["over"]
-        if over is None or self._landing.sender.closed:
-            return False
-        if over and self._landing.next_ticket(0) == 0:
+        """Ends the stream here. Returns False if there is no space now for the report of deaths."""
+        over: tuple[Peer, ...] = self.record["over"] or ()
+        if over and self._landing.next_ticket(0) == 0 and self.record["gone"] is None:
             try:
                 self._landing.put(pack(Deaths(over)))
             except queue.Full:
                 return False
             except (ChannelClosed, PeerDied):
                 pass  # no receiver is left that could get it
-        self._landing.close()
+        self.close()
         return True
 
     def close(self) -> None:
@@ -210,14 +235,13 @@ class Inbox:
 
 def new_record(pair: int, home: str, number: int, terms: _handles.Terms) -> dict[str, Any]:
     """Returns a new record. It limits the number of messages, because messages that wait here cannot go to others."""
-    capacity = min(terms["capacity"] or _MAX_MESSAGES, _MAX_MESSAGES)
+    capacity = min(terms["capacity"] or MAX_MESSAGES, MAX_MESSAGES)
     return {
         "pair": pair,
         "home": home,
         "number": number,
         "terms": {**terms, "kind": "pair", "capacity": capacity, "on_peer_death": "raise"},
-        "generation": 0,
+        "is_known": False,
         "over": None,
         "gone": None,
-        "reclaimed": [],
     }

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections import defaultdict
 from typing import Any
 
 from ..errors import ChannelClosed
 from . import _frames, _handles, _hosted
-from ._dealing import Dealing
-from ._gateways import Ended, Gateways, KeeperHandle, LinkLost, Peer, report, until_answered
-from ._hosted import Hosted
-from ._inboxes import Inboxes
-from ._keeper import Key, Stored
-from ._outbox import Outbox
-from ._pump import Space
+from ._feed import Feed, Pulled, Request
+from ._gateways import Ended, Gateways, KeeperHandle, LinkLost, Peer, report
+from ._hosted import Hosted, Origin
+from ._puller import Puller
+from ._remote import Remote
 from ._shards import Shards
 from ._tickets import Runs
 from ._versions import Newest, Versions
 
 _WATCH_S = 0.25
 _KEEPER_S = 1.0
-_SILENT_S = 5.0  # time without a call of an outbox, after which its node is asked if it still has the outbox
+_SILENT_S = 5.0  # time without a call from another node, after which that node is asked if it still pulls
 
 Token = tuple[str, int]  # "s" or "r", and a random number
 
@@ -43,35 +40,28 @@ class Node:
         self._gateways = gateways
         self._keeper = keeper
         self._hosted: dict[int, Hosted] = {}
-        self._outboxes: dict[int, Outbox] = {}  # by pair: the outbox for new senders
-        self._sending: set[tuple[int, int, int]] = set()  # pair, origin and first ticket of all outboxes
-        self._dealings: dict[int, Dealing] = {}  # by the numbers of the inboxes
-        self._ended: dict[int, tuple[Peer, ...]] = {}  # by remote pair: its receivers that were killed
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper_number = 0
+        self._remote = Remote(name, gateways, keeper, self._run)
         self._versions = Versions(gateways, keeper, self._run)
-        self._inboxes = Inboxes(name, gateways, keeper)
         self._shards = Shards(name, gateways, keeper)
 
     async def start(self) -> None:
         self._keeper_number, everything = await self._keeper.all()
-        for key, kept in everything.items():
-            if key[0] == "home":
-                self._hosted[kept.record["pair"]] = Hosted(self._name, kept, kept.record)
-            elif key[0] == "latest":
-                self._versions.restore(kept.record["latest"], kept)
-            elif key[0] in ("buffer", "shard"):
-                self._shards.restore(key[1], kept)
-            elif key[0] == "in":
-                self._inboxes.restore(kept)
-            elif key[0] == "out":
-                self._begin(Outbox(self._name, self._gateways, kept.record, kept))
-        for key, kept in everything.items():
-            if key[0] == "deal":
-                await self._restore_dealing(key, kept)
-        for hosted in self._hosted.values():
-            hosted.inherited.clear()  # messages that were taken and not yet numbered return to the ring
+        for (kind, number), kept in everything.items():
+            if kind == "home":
+                self._hosted[number] = Hosted(self._name, kept, kept.record)
+                for origin in kept.record["origins"]:
+                    self._run(self._receive(number, origin))
+            elif kind == "latest":
+                self._versions.restore(number, kept)
+            elif kind in ("buffer", "shard"):
+                self._shards.restore(number, kept)
+            elif kept.record["is_known"]:
+                self._remote.restore(kind, kept)
+            else:  # its end has never been handed out
+                await self._keeper.store((kind, number), None)
         self._run(self._watch())
 
     # Calls about pairs with this home.
@@ -101,148 +91,98 @@ class Node:
                 hosted.take(end, token)
             await self._settle(pair, hosted)
 
-    async def join(self, pair: int, node: str, token: Token) -> tuple[int, int]:
-        """Registers a node that is about to send. Returns the number of its outbox, and its first ticket."""
+    async def join(self, pair: int, node: str, kind: str, number: int, token: Token) -> None:
+        """Registers the outbox of a node that is about to send, or the inbox of one that is about to receive."""
         async with self._locks[pair]:
             hosted = self._of(pair)
-            joined = hosted.join(node, token[1])
+            origin = None
+            if kind == "out":
+                origin = hosted.join(node, number)
+            else:
+                hosted.attend(node, number)
             hosted.take(*token)
             await self._settle(pair, hosted)
-            return joined
+            if origin is not None:
+                self._run(self._receive(pair, origin))
 
-    async def space(self, pair: int, origin: int, wait: bool) -> Space:
-        return await self._of(pair).arrivals.space(origin, wait)
-
-    async def land(self, pair: int, origin: int, first: int, sizes: list[list[int]], *buffers: Any) -> Space:
-        return await self._of(pair).arrivals.land(origin, first, list(zip(buffers, sizes)))
-
-    async def received(self, pair: int, origin: int, tickets: Runs) -> Runs:
-        return await self._of(pair).received(origin, tickets)
-
-    async def over(self, pair: int, origin: int, first: int, peers: tuple[Peer, ...]) -> None:
+    async def _receive(self, pair: int, origin: int) -> None:
+        """Receives the messages of an outbox."""
+        hosted = self._hosted[pair]
+        target = Origin(hosted, origin)
+        puller = Puller(target, self._gateways, target.node, pair, target.number)
+        senders: tuple[Peer, ...] = ()
+        receivers: tuple[Peer, ...] = ()
+        try:
+            senders = await puller.run()
+        except Ended as ended:
+            receivers = ended.peers
         async with self._locks[pair]:
-            hosted = self._hosted.get(pair)
-            if hosted is not None:
-                hosted.leave(origin, first, peers)
-                await self._settle(pair, hosted)
-
-    async def attend(self, pair: int, node: str, number: int, token: Token) -> None:
-        """Registers a node that is about to receive, with the number of its inbox."""
-        async with self._locks[pair]:
-            hosted = self._of(pair)
-            if hosted.attend(node, number):
-                record = {"pair": pair, "node": node, "number": number}
-                dealing = Dealing(self._gateways, record, hosted.handle, {}, None)
-                await self._keeper.store(dealing.key, dealing.kept)
-                self._deal(dealing)
-            hosted.take(*token)
+            hosted.leave(origin, senders)
             await self._settle(pair, hosted)
+        await puller.leave(receivers)
 
     async def size(self, pair: int) -> int:
         """Returns the number of messages that have arrived here and were not received."""
         return self._of(pair).size()
-
-    async def attends(self, pair: int, number: int) -> bool:
-        return pair in self._hosted and number in self._hosted[pair].record["inboxes"]
-
-    async def _restore_dealing(self, key: Key, kept: Stored) -> None:
-        hosted = self._hosted.get(kept.record["pair"])
-        if hosted is None or kept.record["number"] not in hosted.record["inboxes"]:
-            await self._keeper.store(key, None)
-        else:
-            self._deal(Dealing(self._gateways, kept.record, hosted.handle, hosted.inherited, kept))
-
-    def _deal(self, dealing: Dealing) -> None:
-        self._dealings[dealing.record["number"]] = dealing
-        self._run(self._run_dealing(dealing))
-
-    async def _run_dealing(self, dealing: Dealing) -> None:
-        pair, node, number = (dealing.record[each] for each in ("pair", "node", "number"))
-        hosted = self._hosted[pair]
-        peers: tuple[Peer, ...] = ()
-        try:
-            await dealing.run(hosted.receiver, self._name, functools.partial(self._may_get_more, pair))
-        except Ended as ended:
-            peers = ended.peers
-        del self._dealings[number]
-        async with self._locks[pair]:
-            hosted.depart(number, peers)
-            await self._settle(pair, hosted)
-        await self._keeper.store(dealing.key, None)
-        with contextlib.suppress(Ended):
-            await until_answered(self._gateways, node, "inbox", "forget", number)
-
-    def _may_get_more(self, pair: int) -> bool:
-        """True while this gateway has taken a message from the ring for a node that has not received it yet."""
-        dealings = (each for each in self._dealings.values() if each.record["pair"] == pair)
-        return bool(self._hosted[pair].inherited) or any(each.holds for each in dealings)
 
     def _of(self, pair: int) -> Hosted:
         if pair not in self._hosted:
             raise Ended
         return self._hosted[pair]
 
-    # Calls by senders on this node, about remote pairs
+    # Calls by processes of this node about remote pairs
 
-    async def open_sender(self, pair: int, home: str, terms: _handles.Terms, token: Token) -> bytes:
-        """Returns a handle of a sender, which is in transit. Raises Ended if the pair no longer exists."""
-        async with self._locks[pair]:
-            outbox = self._outboxes.get(pair)
-            if outbox is not None and not outbox.pump.is_over:
-                handle = outbox.grant()
-                await until_answered(self._gateways, home, "settle", pair, [], [token])
-                return handle
-            origin, first = await until_answered(self._gateways, home, "join", pair, self._name, token)
-            record = {"pair": pair, "home": home, "origin": origin, "first": first, "terms": terms}
-            outbox = Outbox(self._name, self._gateways, record, None)
-            await self._keeper.store(outbox.key, outbox.kept)
-            self._begin(outbox)
-            return outbox.grant()
+    async def open_sender(self, *arguments: Any) -> bytes:
+        return await self._remote.open_sender(*arguments)
+
+    async def open_receiver(self, *arguments: Any) -> bytes:
+        return await self._remote.open_receiver(*arguments)
 
     async def trouble(self, pair: int) -> str:
-        """Returns the reason why the outbox of a remote pair could not send the last time, if it is known."""
-        outbox = self._outboxes.get(pair)
-        return "" if outbox is None else outbox.pump.trouble
-
-    async def left(self, pair: int, origin: int, first: int) -> tuple[Peer, ...] | None:
-        """Returns None while this node has that outbox, and the killed senders after that.
-
-        If this node does not know the pair any more, the whole node counts as killed.
-        """
-        async with self._locks[pair]:
-            if (pair, origin, first) in self._sending:
-                return None
-            return () if pair in self._ended else ((self._name, 0),)
+        return self._remote.trouble(pair)
 
     async def why(self, pair: int) -> tuple[Peer, ...]:
-        """Returns the killed receivers of a remote pair."""
-        return self._ended.get(pair, ())
+        return self._remote.why(pair)
 
-    def _begin(self, outbox: Outbox) -> None:
-        self._outboxes[outbox.record["pair"]] = outbox
-        self._sending.add(outbox.identity)
-        self._run(self._pump(outbox))
+    # Calls by gateways that pull from here: see `Feed`
 
-    async def _pump(self, outbox: Outbox) -> None:
+    async def resume(self, pair: int, number: int, *arguments: Any) -> tuple[int, Runs]:
+        return self._feed(pair, number).resume(*arguments)
+
+    async def pull(self, pair: int, number: int, request: Request) -> Pulled:
+        feed = self._feed(pair, number)
+        pulled = await feed.pull(Request(*request))
         try:
-            await outbox.pump.run()
-        except Ended as ended:
-            self._ended[outbox.record["pair"]] = ended.peers
-        outbox.pump.is_over = True
-        self._sending.discard(outbox.identity)
-        outbox.receiver.close()
-        await self._keeper.store(outbox.key, None)
-        if self._outboxes.get(outbox.record["pair"]) is outbox:
-            del self._outboxes[outbox.record["pair"]]
+            pulled = pulled._replace(buffers=self._gateways.offer(pulled.buffers))
+        except LinkLost as lost:
+            feed.trouble = str(lost)
+            raise
+        if pulled.tickets:
+            feed.trouble = ""
+        return pulled
 
-    # Calls by receivers on this node, about remote pairs
+    async def leave(self, pair: int, number: int, acked: Runs, peers: tuple[Peer, ...]) -> None:
+        """Ends a feed: the other side receives no more, because `peers` were killed, or all receivers have closed."""
+        if pair not in self._hosted:
+            await self._remote.leave(number, acked, peers)
+            return
+        async with self._locks[pair]:
+            hosted = self._of(pair)
+            if number in hosted.record["inboxes"]:
+                hosted.source.feed(number).acknowledge(acked)
+                hosted.depart(number, peers)
+                await self._settle(pair, hosted)
 
-    async def open_receiver(self, pair: int, home: str, terms: _handles.Terms, token: Token) -> bytes:
-        """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
-        return await self._inboxes.open(pair, home, terms, token)
+    async def knows(self, pair: int, number: int) -> bool:
+        """Returns True if this node has that inbox or outbox, or knows it as the home of its pair."""
+        return self._hosted[pair].knows(number) if pair in self._hosted else self._remote.knows(number)
 
-    async def inbox(self, method: str, *arguments: Any) -> Any:
-        return await getattr(self._inboxes, method)(*arguments)
+    def _feed(self, pair: int, number: int) -> Feed:
+        hosted = self._hosted.get(pair)
+        feed = self._remote.feed(number) if hosted is None else hosted.source.feeds.get(number)
+        if feed is None:
+            raise Ended(((self._name, 0),))  # its gateway and keeper were killed, and with them the messages
+        return feed
 
     # Calls about replay buffers.
 
@@ -282,11 +222,11 @@ class Node:
             try:
                 for pair in list(self._hosted):
                     await self._look_at(pair)
-                await self._inboxes.look()
+                await self._remote.look()
                 if rounds % int(_KEEPER_S / _WATCH_S) == 0:
                     await self._check_keeper()
                     await self._check_nodes()
-                    await self._inboxes.check_homes()
+                    await self._remote.check_homes(_SILENT_S)
             except Exception as error:  # an error of one pair must not affect the others
                 report(error)
 
@@ -306,29 +246,25 @@ class Node:
             return
         for pair, hosted in list(self._hosted.items()):
             await self._store(pair, hosted)
-        moving: list[Outbox | Dealing] = [*self._outboxes.values(), *self._dealings.values()]
-        for each in moving:
-            await self._keeper.store(each.key, each.kept)
-        await self._inboxes.store_all()
-        await self._versions.store_all()
-        for key, kept in list(self._shards.stored()):
+        for key, kept in [*self._remote.stored(), *self._versions.stored(), *self._shards.stored()]:
             await self._keeper.store(key, kept)
         self._keeper_number = number
 
     async def _check_nodes(self) -> None:
-        sending = {node for hosted in self._hosted.values() for node, *_ in hosted.record["origins"].values()}
-        gone = await self._gateways.gone(sending)
+        """Checks the nodes that pull from here. The others are found by calls to them."""
+        inboxes = [each.record["inboxes"] for each in self._hosted.values()]
+        gone = await self._gateways.gone({node for nodes in inboxes for node in nodes.values()})
         for pair, hosted in list(self._hosted.items()):
-            for origin, first, node in hosted.of_nodes(gone):
-                await self.over(pair, origin, first, ((node, 0),))
-            for origin, first, node in hosted.silent(_SILENT_S):
-                self._run(self._ask_whether_left(pair, origin, first, node))
+            for number, node in list(hosted.record["inboxes"].items()):
+                if node in gone:
+                    await self.leave(pair, number, [], ((node, 0),))
+                elif hosted.source.feed(number).is_silent(_SILENT_S):
+                    self._run(self._ask_whether_left(pair, number, node))
 
-    async def _ask_whether_left(self, pair: int, origin: int, first: int, node: str) -> None:
+    async def _ask_whether_left(self, pair: int, number: int, node: str) -> None:
         with contextlib.suppress(LinkLost, Ended):  # other checks find nodes that are gone
-            peers = await self._gateways.call(node, "left", pair, origin, first)
-            if peers is not None:
-                await self.over(pair, origin, first, peers)
+            if not await self._gateways.call(node, "knows", pair, number):
+                await self.leave(pair, number, [], ((node, 0),))
 
     def _run(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -349,5 +285,4 @@ class Node:
             await asyncio.gather(*tasks, return_exceptions=True)
         for hosted in self._hosted.values():
             hosted.close()
-        for inbox in self._inboxes.all():
-            inbox.close()
+        self._remote.close()

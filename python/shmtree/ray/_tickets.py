@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-Runs = list[tuple[int, int]]  # for each run, its first ticket and the one after its last
+Runs = Sequence[tuple[int, int]]  # for each run, its first ticket and the one after its last
 
 
 def runs(tickets: Iterable[int]) -> Runs:
     """Returns the runs of tickets in ascending order."""
-    found: Runs = []
+    found: list[tuple[int, int]] = []
     first = end = -1
     for ticket in tickets:
         if ticket != end:

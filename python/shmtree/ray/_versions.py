@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _core
@@ -38,9 +38,9 @@ class Versions:
     def restore(self, number: int, kept: Stored) -> None:
         self._hosted[number] = (kept.handle, _handles.open_latest(kept.handle, quietly=True))
 
-    async def store_all(self) -> None:
-        for number, (handle, _) in list(self._hosted.items()):
-            await self._keeper.store(*_kept(number, handle))
+    def stored(self) -> Iterator[tuple[Key, Stored]]:
+        """Yields all state that the keeper needs."""
+        yield from (_kept(number, handle) for number, (handle, _) in self._hosted.items())
 
     async def host(self, number: int) -> bytes:
         if number not in self._hosted:

@@ -63,7 +63,7 @@ def test_home_senders_report_a_killed_receiver_after_remote_ones() -> None:
 
 
 def test_inbox_bounds_its_bytes_but_admits_one_larger_message(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_inbox, "_MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(_inbox, "MAX_BYTES", 1 << 20)
 
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)

@@ -359,7 +359,7 @@ def test_unreceived_messages_of_a_dead_node_are_redelivered() -> None:
         await send(sender, 10, close=False)
         await until(lambda: receiver.qsize() == 8)
         assert await receive(receiver, 2) == [0, 1]
-        await until(lambda: sender.pending_acks == 8)
+        await until(lambda: sender.pending_acks == 8 and receiver.qsize() == 8)
         nodes.dead.add("there")
         await nodes.kill_gateway("there")
         at_home = shmtree.Receiver._of(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import queue
 import signal
@@ -149,7 +150,7 @@ def test_overtaking_or_lost_calls_preserve_the_order(loss: float, killed: tuple[
         received += await receive(receiver, 6000)
         await sending
         assert received == list(range(8000))
-        assert nodes.max_landing > 1
+        assert nodes.max_pulling > 1
         await until(lambda: sender.pending_acks == 0)
 
     run(test, loss=loss, delay_s=0.05)
@@ -170,28 +171,21 @@ def test_concurrent_large_messages_keep_their_order_despite_loss() -> None:
             array = await receiver.get_async()
             assert array[0] == array[-1] == number
         await sending
-        assert nodes.max_landing > 1
+        assert nodes.max_pulling > 1
         await until(lambda: sender.pending_acks == 0)
 
     run(test, loss=0.1, delay_s=0.05)
 
 
-def test_overtaking_call_lands_after_its_predecessors() -> None:
+def test_overtaking_answer_lands_after_its_predecessors() -> None:
     async def test(nodes: Nodes) -> None:
-        pair = Hosted(nodes, "here")
+        pair = Hosted(nodes, "here", capacity=4096)
         receiver = shmtree.Receiver._of(await pair.make())
-        home = nodes.node("here")
-        await pair.settle([("s", 17)], [])
-        origin, _ = await home.join(pair.number, "there", ("s", 17))
-        frames = [bytes(shmtree.pack(number)) for number in range(6)]
-        sizes = [[len(each) for each in frames[:2]]]
-        calls = [
-            asyncio.ensure_future(home.land(pair.number, origin, first, sizes, b"".join(frames[first : first + 2])))
-            for first in (4, 2, 0, 2)
-        ]
-        rooms = await asyncio.gather(*calls)
-        assert rooms[0].next == 6
-        assert receiver.get_many(9) == list(range(6))
+        sender = await pair.sender("there")
+        nodes.delays_s = itertools.cycle((0.2, 0.1, 0.0))  # of successive answers with messages
+        await send(sender, 3000, close=False)
+        assert await receive(receiver, 3000) == list(range(3000))
+        assert nodes.max_pulling > 2
 
     run(test)
 
@@ -389,6 +383,7 @@ def test_blocked_outbox_reports_the_reason_and_later_continues() -> None:
         assert await nodes.node("there").trouble(pair.number) == nodes.full
         nodes.full = ""
         assert await receive(receiver, count) == list(range(count))
-        await until(lambda: not nodes.node("there")._outboxes[pair.number].pump.trouble)
+        while await nodes.node("there").trouble(pair.number):
+            await asyncio.sleep(0.01)
 
     run(test)

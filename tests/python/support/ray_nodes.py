@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import itertools
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ from shmtree._process import handles as grants
 from shmtree.errors import ChannelClosed
 from shmtree.ray import _handles
 from shmtree.ray._ends import new_token
+from shmtree.ray._feed import Feed
 from shmtree.ray._gateways import Ended, LinkLost
 from shmtree.ray._keeper import Keeper
 from shmtree.ray._landing import Superseded
 from shmtree.ray._node import Node
-from shmtree.ray._pump import Pump
 
 
 class _Keeping:
@@ -49,10 +50,10 @@ class Nodes:
         self.full = ""  # reason why no message can be landed now, or ""
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
-        self._left: dict[bytes, list[Any]] = {}  # frames that killed gateways left to their keepers, by channel
         self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # running calls of each gateway
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
-        self._landing = self.max_landing = 0  # calls in progress that land messages
+        self.delays_s: Iterator[float] = itertools.repeat(0.0)  # of answers with messages
+        self._pulling = self.max_pulling = 0  # calls in progress that pull messages
 
     def disturb(self, loss: float, delay_s: float) -> None:
         """Sets the loss and the delay of later messages."""
@@ -74,28 +75,25 @@ class Nodes:
         self._nodes[name] = node
 
     async def kill_gateway(self, name: str) -> None:
-        """Ends a gateway as a kill does: its keeper inherits what it had reclaimed; other frames return.
+        """Ends a gateway as a kill does, except that its frames return to their channels.
 
         Returns once no object of the gateway is left to hold frames, so that its successor finds all of them.
         """
         node = self._nodes.pop(name)
-        for inbox in node._inboxes.all():
-            self._left[inbox.kept.handle] = list(inbox._reclaimed.values())
         for task in self._calling.pop(node):
             task.cancel()
         await node.stop()
         gone = weakref.ref(node)
         del node
         gc.collect()
-        while gone() is not None or any(type(each) is Pump and each._node == name for each in gc.get_objects()):
+        while gone() is not None or any(type(each) is Feed and each._source._node == name for each in gc.get_objects()):
             await asyncio.sleep(0.01)
             gc.collect()
 
     def _inherit(self, receiver: Any) -> list[Any]:
         """Returns the frames of a killed gateway. No process dies in these tests, so all returned ones were its own."""
-        left = self._left.pop(_handles.handle_of(receiver._channel), [])
         returned = receiver.stats()["returned"]
-        return left + (receiver.take_frames(returned, 0.0) if returned else [])
+        return receiver.take_frames(returned, 0.0) if returned else []
 
     async def kill_keeper(self, name: str) -> None:
         self._keepers[name].keeper = Keeper()
@@ -103,16 +101,17 @@ class Nodes:
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
         if node in self.dead:
             raise Ended(((node, 0),))
-        if self.full and method == "land":
-            raise LinkLost(self.full)
-        self._landing += method == "land"
-        self.max_landing = max(self.max_landing, self._landing)
+        is_pull = method == "pull" and arguments[-1].messages > 0
+        self._pulling += is_pull
+        self.max_pulling = max(self.max_pulling, self._pulling)
         try:
             await self._travel(node)
             result = await self._ask(self._nodes[node], node, method, *arguments)
+            if is_pull and result.tickets:
+                await asyncio.sleep(next(self.delays_s))
             await self._travel(node)
         finally:
-            self._landing -= method == "land"
+            self._pulling -= is_pull
         return result
 
     async def _ask(self, target: Node, node: str, method: str, *arguments: Any) -> Any:
@@ -122,7 +121,7 @@ class Nodes:
         calling.append(task)
         try:
             return await getattr(target, method)(*arguments)
-        except (Superseded, Ended, ChannelClosed, asyncio.CancelledError) as error:
+        except (Superseded, Ended, LinkLost, ChannelClosed, asyncio.CancelledError) as error:
             if target in self._calling:
                 raise error.with_traceback(None) from None  # without the frames, which refer to the gateway
             if isinstance(error, asyncio.CancelledError) and hasattr(task, "uncancel"):
@@ -137,6 +136,14 @@ class Nodes:
             await asyncio.sleep(self._random.uniform(0, self._delay_s))
         if node not in self._nodes or self._random.random() < self._loss:
             raise LinkLost
+
+    def offer(self, buffers: list[Any]) -> list[Any]:
+        if self.full and buffers:
+            raise LinkLost(self.full)
+        return [bytes(each) for each in buffers]
+
+    async def fetch(self, buffers: list[Any]) -> list[Any]:
+        return buffers
 
     async def gone(self, nodes: Iterable[str]) -> set[str]:
         return set(nodes) & self.dead
