@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ._environments.pipes import IdleModule, Workers, check_constructor, missing, start_with
+from ._ipc.arguments import natural, whole
 from ._public import claim_names
 from .errors import ChannelClosed, ConnectionLost
 
@@ -126,7 +127,7 @@ class PooledVectorEnv(AsyncVectorEnv):
         for name in ("worker", "max_concurrency"):
             if given.get(name) is not None:
                 raise ValueError(f"{name} cannot be combined with workers={workers!r}; leave out one of them")
-        if batch_size is not None and not 1 <= batch_size <= len(env_fns):
+        if batch_size is not None and not 1 <= whole("batch_size", batch_size) <= len(env_fns):
             raise ValueError(f"batch_size is {batch_size}; it must be from 1 to {len(env_fns)}")
         self.batch_size = batch_size
         mode = AutoresetMode(given["autoreset_mode"])
@@ -194,14 +195,15 @@ class PooledVectorEnv(AsyncVectorEnv):
         if not self._pool.sent:
             self._check_state("send")
             self._pool.settle()
-        numbers = [int(number) for number in ids]
+        numbers = [whole("ids", number) for number in ids]
         if len(set(numbers)) < len(numbers) or not all(0 <= number < self.num_envs for number in numbers):
             raise ValueError(f"ids is {numbers}; it must have different numbers from 0 to {self.num_envs - 1}")
         if not self._pool.sent.isdisjoint(numbers):
             raise ValueError(f"environments {sorted(self._pool.sent.intersection(numbers))} have to be received first")
         self._check_ended(numbers)
         self._pool.send(numbers, self._unwritten(actions, numbers))
-        self._state = AsyncState.WAITING_STEP
+        if self._pool.sent:
+            self._state = AsyncState.WAITING_STEP
 
     def recv(self, n: int | None = None, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Returns the results of the first `n` environments of `send` that are done.
@@ -222,7 +224,7 @@ class PooledVectorEnv(AsyncVectorEnv):
         self._assert_is_running()
         if not (sent := len(self._pool.sent)):
             raise NoAsyncCallError("Calling `recv` without any prior call to `send`.", "step")
-        n = n or self.batch_size or sent
+        n = natural("n", n or self.batch_size or sent)
         if n > sent:
             raise ValueError(f"cannot receive {n} environments: only {sent} were sent an action; send more, or pass n")
         try:

@@ -129,7 +129,10 @@ class PooledVecEnv(SubprocVecEnv):
 
     def step_async(self, actions: Any) -> None:
         self._pool.settle()
-        self._pool.step(None if self._rows.write_actions(actions) else list(actions))
+        found = None if self._rows.write_actions(actions) else list(actions)
+        if found is not None and len(found) != self.num_envs:
+            raise ValueError(f"there are {len(found)} actions for {self.num_envs} environments")
+        self._pool.step(found)
         self.waiting = True
 
     def step_wait(self) -> Any:

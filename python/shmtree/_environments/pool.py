@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import multiprocessing
 import os
 import queue
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .._ipc.arguments import deadline_after, left, whole
 from .._ipc.channel import Receiver, Sender
@@ -24,7 +25,10 @@ from .._ipc.subprocess_iterator import Over
 from ..errors import ChannelClosed, ConnectionLost, PeerDied
 from .pipes import end_processes
 from .rows import Rows
-from .workers import Interface, Makers, Task, resets, serve
+from .workers import Interface, Makers, Sync, Task, resets, serve
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Interval at which a wait for answers checks for deaths.
 _SLICE_S = 0.25
@@ -53,6 +57,7 @@ class _Member:
         #: Environments with results to come. `numbers` itself: one answer for all of them; a set: one for each.
         self.pending: range | set[int] = set()
         self.has_answered = False
+        self.synced = 0  # number of the last `Sync` that was answered
         self.failure: Over | None = None
 
     def describe(self, what: str) -> str:
@@ -94,12 +99,28 @@ class Remote:
         """Does nothing: `Pool.end` closes all."""
 
 
+def _noting_interrupts(call: Callable[Concatenate[Pool, P], R]) -> Callable[Concatenate[Pool, P], R]:
+    """Makes the next call after an interrupted one, for example by Ctrl-C, ask the workers how far they are."""
+
+    @functools.wraps(call)
+    def noting(self: Pool, /, *args: P.args, **options: P.kwargs) -> R:
+        try:
+            return call(self, *args, **options)
+        except Exception:
+            raise
+        except BaseException:
+            self._is_interrupted = True
+            raise
+
+    return noting
+
+
 class Pool:
     """The workers of one vector environment.
 
-    One thread at a time may use it. After a call has raised ConnectionLost or the error of an environment, every call
-    raises ConnectionLost, unless `restarts` is True. After a TimeoutError, the pool is usable again once the late
-    workers have answered.
+    One thread at a time may use it, except that any thread may call `end`. After a call has raised ConnectionLost or
+    the error of an environment, every call raises ConnectionLost, unless `restarts` is True. After a TimeoutError, the
+    pool is usable again once the late workers have answered.
     """
 
     def __init__(
@@ -127,7 +148,8 @@ class Pool:
         self._next_check = 0.0
         self._timeout: float | None = None
         self._deadline: float | None = None
-        self._is_late = False
+        self._is_late = self._is_interrupted = False
+        self._syncs = 0
         self._lost: ConnectionLost | None = None
         self._serials = 0
         self._members: list[_Member] = []
@@ -161,6 +183,7 @@ class Pool:
 
     # --- Steps
 
+    @_noting_interrupts
     def step(self, actions: Sequence[Any] | None) -> None:
         """Begins a step of all environments, with the actions in the rows, or with these. Call `settle` first."""
         assert self.rows is not None
@@ -169,6 +192,7 @@ class Pool:
             numbers = member.pending = member.numbers
             self._put(member, half if actions is None else (half, None, actions[numbers.start : numbers.stop]))
 
+    @_noting_interrupts
     def collect(self, timeout: float | None) -> list[tuple[int, Any]]:
         """Waits until all environments are done. Returns the infos with the numbers of their environments, in order."""
         self._wait_for_all(timeout)
@@ -178,6 +202,7 @@ class Pool:
         self._arrived.clear()
         return found
 
+    @_noting_interrupts
     def send(self, numbers: Sequence[int], actions: Sequence[Any] | None) -> None:
         """Begins a step of some environments, with the actions in the rows, or with these."""
         assert self.rows is not None
@@ -190,9 +215,13 @@ class Pool:
             member.pending = {*member.pending, *mine}
             self._put(member, (self.rows.half, mine, None if actions is None else [actions[at] for at in chosen]))
 
+    @_noting_interrupts
     def receive(self, n: int, timeout: float | None) -> list[tuple[int, Any]]:
         """Waits until `n` environments of `send` are done. Returns the numbers and infos of the first ones."""
         self._begin_wait(timeout)
+        if self._is_interrupted:
+            self._sync()
+            self._check_received()
         if time.monotonic() >= self._next_check:
             self._check()
         while len(self._arrived) < n:
@@ -203,6 +232,7 @@ class Pool:
 
     # --- Commands of the library
 
+    @_noting_interrupts
     def post(self) -> None:
         """Sends the requests of all remotes."""
         requests, self.requests = self.requests, {}
@@ -214,6 +244,7 @@ class Pool:
                 member.pending = member.numbers
                 self._put(member, [requests.get(number) for number in member.numbers])
 
+    @_noting_interrupts
     def exchange(self, timeout: float | None = None) -> None:
         """Sends the requests of all remotes if there are any, and waits for the answers."""
         self.post()
@@ -226,19 +257,44 @@ class Pool:
     def result(self, number: int) -> Any:
         """Returns the answer to the request of one remote."""
         self.exchange()
-        return self._results.pop(number)
+        return self._results[number]
 
     # --- Waits
 
+    @_noting_interrupts
     def settle(self) -> None:
         """Drops answers to earlier calls that have failed. Raises the error of such a call if it still holds."""
         if self._lost is not None:
             raise ConnectionLost(*self._lost.args, pids=self._lost.pids)
-        self._wait_for_all(0 if self._is_late else None)
+        timeout = 0 if self._is_late else None
+        if self._is_interrupted:
+            self._begin_wait(timeout)
+            self._sync()
+        self._wait_for_all(timeout)
         self._is_late = False
         self._arrived.clear()
         self._results.clear()
         self.sent.clear()
+
+    def _sync(self) -> None:
+        """Waits until all workers have executed their commands. An interrupt may have lost commands and answers."""
+        self._syncs += 1
+        for member in self._members:
+            self._put(member, Sync(self._syncs))
+        for at in range(len(self._members)):
+            while (member := self._members[at]).synced != self._syncs:  # a restart replaces the member
+                member.pending = member.numbers
+                self._wait(member)
+            member.pending = set()
+        while self._read(None, 0):
+            pass
+        self._is_interrupted = False
+
+    def _check_received(self) -> None:
+        """Raises RuntimeError if an interrupt has lost results of `send`."""
+        if missing := sorted(self.sent.difference(number for number, _ in self._arrived)):
+            self.sent.clear()
+            raise RuntimeError(f"an interrupted call lost the results of {_named(missing)}; reset the environments")
 
     def _put(self, member: _Member, command: Any) -> None:
         member.command = command
@@ -275,6 +331,8 @@ class Pool:
             for member in self._members:
                 if member.serial == serial:  # else it comes from a worker that was replaced
                     self._take_step(member, number, infos, objects)
+        elif isinstance(answer, Sync):
+            member.synced = answer.number
         elif answer is None:
             member.pending, member.has_answered = set(), True
         elif isinstance(answer, Over):
@@ -365,14 +423,15 @@ class Pool:
         self._put(new, command)
 
     def end(self, timeout: float | None, terminate: bool = False) -> None:
-        """Ends the workers. After a call that failed, the timeout is 5 s if it is None.
+        """Ends the workers; later calls raise ConnectionLost. The timeout is 5 s if it is None and a call has failed.
 
         Does nothing in a forked child, which collects its copies of vector environments: they are the parent's.
         """
         if os.getpid() != self._pid:
             return
+        failed = self._lost is not None or self._is_late
+        self._restarts, self._lost = False, ConnectionLost("this vector environment is closed")
         for member in self._members:
             member.commands.close()
-        failed = self._lost is not None or self._is_late
         end_processes(self.processes, 0.0 if terminate else _END_S if timeout is None and failed else timeout)
         self._done.close()

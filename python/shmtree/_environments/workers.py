@@ -95,6 +95,12 @@ class Task(NamedTuple):
     is_restart: bool
 
 
+class Sync(NamedTuple):
+    """A command without an effect. The worker returns it, when it has executed all earlier ones."""
+
+    number: int
+
+
 def resets(commands: object) -> bool:
     """Returns True if these are commands that reset environments."""
     return isinstance(commands, list) and all(each is not None and each[0].startswith("reset") for each in commands)
@@ -109,6 +115,7 @@ class _Worker:
     - the half, numbers of environments or None for all, and actions or None for those in the rows: steps these.
     - a list with a command of the library for each environment.
     - the rows to use from now on.
+    - a `Sync`.
     """
 
     def __init__(self, task: Task, answers: Sender[Any], done: Queue[Any]) -> None:
@@ -128,6 +135,8 @@ class _Worker:
     def execute(self, command: Any) -> None:
         if type(command) is int:
             self._step(command, None, None)
+        elif isinstance(command, Sync):
+            self._answers.put(command)
         elif isinstance(command, list):
             self._answers.put(self._results(command))
         elif isinstance(command, Rows):

@@ -279,9 +279,13 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
 
 
 def end_with_parent() -> None:
+    """Waits for the end of the parent, and ends this process."""
     parent = multiprocessing.parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
+    assert parent is not None and parent.pid is not None
+    ends = [parent.sentinel]
+    with contextlib.suppress(OSError):  # other children of the parent may keep the sentinel open
+        ends.append(os.pidfd_open(parent.pid))
+    connection.wait(ends)
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_LAST_STEPS_S)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -227,6 +227,9 @@ def test_wrong_calls_of_send_and_recv_are_refused():
     for ids in ([0, 0], [-1], [5]):
         with pytest.raises(ValueError, match="different numbers from 0 to 4"):
             made.send(np.zeros(len(ids), int), ids)
+    for wrong in ([0.5, 1.5], np.array([True, False]), ["0", "1"]):
+        with pytest.raises(TypeError, match="ids"):
+            made.send(np.zeros(2, int), wrong)
     with pytest.raises(ValueError, match="there are 3 actions for 2 environments"):
         made.send(np.zeros(3, int), [0, 1])
     made.send(np.zeros(2, int), [3, 1])
@@ -239,12 +242,23 @@ def test_wrong_calls_of_send_and_recv_are_refused():
             call()
     with pytest.raises(NoAsyncCallError):
         made.step_wait()
+    for n, error in ((-1, ValueError), (1.5, TypeError), ("1", TypeError)):
+        with pytest.raises(error, match="n is"):
+            made.recv(n)
     made.recv()
     made.step(np.zeros(COUNT, int))
     made.step_async(np.zeros(COUNT, int))
     with pytest.raises(AlreadyPendingCallError):
         made.send(np.zeros(1, int), [3])
     made.step_wait()
+    made.close()
+
+
+def test_send_to_no_environment_does_nothing():
+    made = AsyncVectorEnv(makers(COUNT), workers=2)
+    made.reset(seed=1)
+    made.send(np.zeros(0, int), [])
+    made.step(np.zeros(COUNT, int))
     made.close()
 
 

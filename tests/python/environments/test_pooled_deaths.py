@@ -6,7 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import re
+import select
 import signal
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -191,6 +195,61 @@ class Closing(Counting):
             (self.folder / str(self.number)).touch()
 
 
+# --- Interrupts
+
+
+class Interrupted:
+    """A sender or receiver, of which the next call is interrupted by Ctrl-C: before a put, and after a get."""
+
+    def __init__(self, end: Any) -> None:
+        self.end, self.is_due = end, True
+
+    def interrupt(self) -> None:
+        if self.is_due:
+            self.is_due = False
+            raise KeyboardInterrupt
+
+    def put(self, message: Any) -> None:
+        self.interrupt()
+        self.end.put(message)
+
+    def get(self, timeout: float) -> Any:
+        message = self.end.get(timeout=timeout)
+        self.interrupt()
+        return message
+
+    def close(self) -> None:
+        self.end.close()
+
+
+@pytest.mark.parametrize("end", ["commands", "answers"])
+def test_calls_after_an_interrupt_get_answers_of_their_own(end: str):
+    calls = [lambda made: made.step(actions()), lambda made: made.reset(), lambda made: made.get_attr("number")]
+    with environments() as made:
+        for interrupted in calls:
+            member = made._pool._members[0]
+            setattr(member, end, Interrupted(getattr(member, end)))
+            with pytest.raises(KeyboardInterrupt):
+                interrupted(made)
+            made.reset()
+            assert made.step(actions())[0][:, 0, 0, 0].tolist() == [10 * number + 1 for number in range(COUNT)]
+
+
+def test_recv_reports_a_result_that_an_interrupt_lost():
+    with environments() as made:
+        made.send(actions(), range(COUNT))
+        done = made._pool._done
+        made._pool._done = Interrupted(done)
+        with pytest.raises(KeyboardInterrupt):
+            made.recv()
+        made._pool._done = done
+        with pytest.raises(RuntimeError, match="interrupted call lost .* of environment [0-4]; reset"):
+            made.recv()
+        made.reset()
+        made.send(actions(), range(COUNT))
+        assert sorted(made.recv()[4]["env_id"]) == list(range(COUNT))
+
+
 # --- Restarts
 
 
@@ -279,6 +338,22 @@ def test_worker_that_fails_at_once_is_not_restarted_again(tmp_path: Any):
     made.close()
 
 
+def test_close_in_another_thread_starts_no_worker():
+    made = AsyncVectorEnv(makers(), workers=2, restart=True)
+    made.reset()
+    made.step_async(actions(e0=HANG))
+
+    def wait() -> None:
+        with contextlib.suppress(shmtree.ConnectionLost):
+            made.step_wait()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    made.close(timeout=0.1)
+    waiting.join()
+    assert not any(process.is_alive() for process in made.processes)
+
+
 def test_error_of_a_constructor_is_raised():
     def make() -> Any:
         if multiprocessing.parent_process() is not None:
@@ -302,6 +377,36 @@ if __name__ == "__main__":
     print(*made.processes, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+KILLED_BESIDE_A_CHILD = """
+import os, signal
+from counting_env import HANG, environments
+from shmtree.gymnasium import AsyncVectorEnv
+
+made = AsyncVectorEnv(environments(), workers=2, context="fork")
+made.reset()
+made.step_async([0, 0, HANG])
+if (child := os.fork()) == 0:
+    signal.pause()
+print(child, *(process.pid for process in made.processes), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_exit_although_another_child_is_left():
+    paths = os.pathsep.join([os.path.dirname(counting_env.__file__), os.environ.get("PYTHONPATH", "")])
+    command, env = [sys.executable, "-c", KILLED_BESIDE_A_CHILD], {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as main:
+        assert main.stdout is not None
+        child, *workers = map(int, main.stdout.readline().split())
+        try:
+            main.wait()
+            for worker in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    assert select.select([os.pidfd_open(worker)], [], [], 60)[0]
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

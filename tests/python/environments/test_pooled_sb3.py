@@ -93,3 +93,27 @@ def test_restarted_environments_are_done_and_marked():
     assert [info.get("restarted", False) for info in infos] == [False, True, True]
     assert not any(made.step(np.ones(3, int))[2])
     made.close()
+
+
+def test_an_environment_can_be_asked_twice():
+    made = environments()
+    assert made.get_attr("number", indices=[1, 1, 0]) == [1, 1, 0]
+    made.close()
+
+
+def test_wrong_number_of_actions_leaves_the_environments_usable():
+    made = environments()
+    with pytest.raises(ValueError, match="there are 2 actions for 3 environments"):
+        made.step([1, 1])
+    made.step([1, 1, 1])
+    made.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_calls_after_close_start_no_worker(restart: bool):
+    made = environments(restart=restart)
+    made.close()
+    for call in (lambda: made.step(np.ones(3, int)), made.reset, lambda: made.get_attr("number")):
+        with pytest.raises(shmtree.ConnectionLost, match="closed"):
+            call()
+    assert not any(process.is_alive() for process in made.processes)
