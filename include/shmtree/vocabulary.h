@@ -139,12 +139,14 @@ struct ItemAs<std::chrono::duration<Rep, Period>> {
     if constexpr (std::is_floating_point_v<Rep>) {
       return std::chrono::duration<Rep, Period>(static_cast<Rep>(ticks));
     } else {
-      constexpr auto kLimit = static_cast<double>(std::numeric_limits<Rep>::max());
-      if (!(std::abs(ticks) < kLimit)) {  // also for NaN
+      using Limits = std::numeric_limits<Rep>;
+      constexpr double kEnd = 2 * static_cast<double>(Limits::max() / 2 + 1);  // exact, unlike the maximum of 64 bits
+      const double whole = std::round(ticks);
+      if (!(whole >= static_cast<double>(Limits::min()) && whole < kEnd)) {  // also for NaN
         return Error{.code = Code::kInvalid,
                      .message = std::to_string(*seconds) + " s do not fit into the requested std::chrono::duration"};
       }
-      return std::chrono::duration<Rep, Period>(static_cast<Rep>(std::llround(ticks)));
+      return std::chrono::duration<Rep, Period>(static_cast<Rep>(whole));
     }
   }
 };

@@ -100,7 +100,8 @@ class Loader:
         timeout: float | None,
     ) -> Self:
         inspect.signature(getattr(buffer, method)).bind(*front, **options)
-        if options.get("out") not in (None, "arena"):
+        out = options.get("out")
+        if out is not None and not (isinstance(out, str) and out == "arena"):
             raise TypeError("out is an array or a pytree, which every batch would overwrite; pass out='arena', or None")
         core, move = buffer._replay, _mover(device)
         self = cls.__new__(cls)

@@ -2,6 +2,7 @@
 #include "shmtree/vocabulary.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -102,6 +103,16 @@ TEST_CASE("durations and times are sent as seconds") {
   builder.add_int(-1);
   builder.add_int(86'399'500'000);
   CHECK(decoded(builder).as<std::chrono::milliseconds>() == -500ms);
+}
+
+TEST_CASE("a duration holds exactly the range of its integer type") {
+  using Unsigned = std::chrono::duration<std::uint64_t>;
+  using Byte = std::chrono::duration<std::int8_t>;
+  for (const double seconds : {-5.0, 0x1p64}) CHECK(refused<Unsigned>(sent(seconds)).code == Code::kInvalid);
+  for (const double seconds : {0.0, -0.4, 0x1p63})
+    CHECK(sent(seconds).as<Unsigned>().count() == static_cast<std::uint64_t>(seconds));
+  for (const double seconds : {-129.0, 127.5}) CHECK(refused<Byte>(sent(seconds)).code == Code::kInvalid);
+  for (const double seconds : {-128.4, 127.4}) CHECK(sent(seconds).as<Byte>().count() == std::round(seconds));
 }
 
 TEST_CASE("a decimal of Python is read as its text") {

@@ -215,8 +215,9 @@ def test_arguments_of_a_loader_are_checked():
         buffer.loader(4, burn_in=2)  # without a length
     with pytest.raises(TypeError, match="episodes=True needs length="):
         buffer.loader(4, episodes=True)
-    with pytest.raises(TypeError, match="every batch would overwrite"):
-        buffer.loader(4, out={"n": np.zeros(4, np.int64), "done": np.zeros(4, bool)})
+    for out in ({"n": np.zeros(4, np.int64), "done": np.zeros(4, bool)}, np.zeros(4, np.int64)):
+        with pytest.raises(TypeError, match="every batch would overwrite"):
+            buffer.loader(4, out=out)
     with pytest.raises(ValueError, match="prefetch is 0; it must be at least 1"):
         buffer.loader(4, prefetch=0)
     with pytest.raises(ValueError, match="timeout is -1"):
