@@ -19,6 +19,7 @@ void bind_replay_files(pybind11::module_& module);
 void bind_wake_hub(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
 void bind_reply_line(pybind11::module_& module);
+void bind_service_clients(pybind11::module_& module);
 void bind_inherited(pybind11::module_& module);
 void bind_tap(pybind11::module_& module);
 void bind_handles(pybind11::module_& module);

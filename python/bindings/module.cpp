@@ -46,6 +46,7 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_wake_hub(module);
   shmtree::python::bind_channel(module);
   shmtree::python::bind_reply_line(module);
+  shmtree::python::bind_service_clients(module);
   shmtree::python::bind_inherited(module);
   shmtree::python::bind_tap(module);
   shmtree::python::bind_handles(module);

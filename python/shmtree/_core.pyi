@@ -236,6 +236,23 @@ class ReplyLine:
     def lose_all(self, death: Exception | None) -> list[tuple[int, Exception]]: ...
     def check(self) -> tuple[bool, list[tuple[int, Exception]], Exception | None]: ...
 
+class ServiceClient:
+    """A client, as a server has it: `sender` puts into its reply channel."""
+    def __init__(self, sender: SenderBase[Any]) -> None: ...
+    @property
+    def sender(self) -> SenderBase[Any]: ...
+    @property
+    def is_there(self) -> bool: ...
+    def send(self, message: object, timeout: float | None, move: bool = False) -> bool: ...
+
+class ServiceClients:
+    """The clients of a server. `find` returns a request's client and number, also if it cannot be loaded."""
+    def __init__(self) -> None: ...
+    def find(
+        self, delivery: Delivery, open: Callable[[bytes], SenderBase[Any] | None]
+    ) -> tuple[ServiceClient, int] | None: ...
+    def clear(self) -> None: ...
+
 class Channel:
     """One channel, as this process has it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -912,9 +929,6 @@ class Delivery:
         """True if `item` could not be read for lack of memory or because a signal handler raised, and nack() does not
         make the message a dead letter.
         """
-    @property
-    def _request_header(self) -> tuple[bytes, int, float | None] | None:
-        """The header of a request that is not acked yet, also if `item` cannot be loaded; None for other messages."""
     def ack(self) -> None:
         """Counts the message as received.
 

@@ -32,8 +32,6 @@ struct Request::State {
     return api::with_header(std::move(header), std::move(content));
   }
   static Status send(ServiceClient& to, const Value& message, const Timeout& timeout) {
-    Status there = service::check_client(to.sender.channel());
-    if (!there) return Error{Code::kClosed, "the client of this request is gone"};
     auto sent = to.send(timeout, [&](const Timeout& wait) { return to.sender.sender.put(message, wait); });
     if (sent) return success();
     if (sent.code() == Code::kClosed) return Error{Code::kClosed, "the client of this request is gone"};

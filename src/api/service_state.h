@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/state.h"
+#include "platform/wait_policy.h"
 #include "service/clients.h"
 #include "shmtree/service.h"
 
@@ -16,7 +17,10 @@ namespace api {
 struct ReplySender {
   explicit ReplySender(std::shared_ptr<ChannelState> of)
       : state(std::move(of)), sender(ChannelState::handle_to<Sender>(state)) {}
-  Channel& channel() const noexcept { return state->channel(); }
+  Status check_receivers() const {
+    memory::poll_for_deaths(*state->channel().arena(), platform::wait_policy::kLongPollIntervalNs);
+    return state->channel().sending().check_receivers();
+  }
   std::shared_ptr<ChannelState> state;
   Sender sender;
 };

@@ -1,6 +1,6 @@
 // The clients of a server: the reply channel of each, opened once, and what to do with those that do not read. Each
 // language supplies `Sender`, which keeps a reply channel open and attached, with
-//   channel()   returns its channel::Channel.
+//   check_receivers()   polls for deaths, and returns the Status of channel::Sending::check_receivers().
 //
 // A server opens the reply channel before it acks the request. From then on, the client detects the server's death.
 //
@@ -19,10 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "channel/channel.h"
-#include "memory/arena.h"
 #include "platform/fork.h"
-#include "platform/wait_policy.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::service {
 
@@ -39,11 +37,9 @@ auto unless_gone(Act act) -> decltype(act()) {
 }
 
 // Returns kClosed if the client of this reply channel is not attached any more.
-inline Status check_client(channel::Channel& replies) {
-  return unless_gone([&] {
-    memory::poll_for_deaths(*replies.arena(), platform::wait_policy::kLongPollIntervalNs);
-    return replies.sending().check_receivers();
-  });
+template <class Sender>
+Status check_client(const Sender& sender) {
+  return unless_gone([&] { return sender.check_receivers(); });
 }
 
 template <class Sender>
@@ -56,6 +52,8 @@ class Client {
   // with it all other clients. Errors: those of put(), and kClosed if the client is gone.
   template <class Put>
   auto send(std::optional<std::chrono::nanoseconds> timeout, Put put) -> decltype(put(timeout)) {
+    Status there = check_client(sender);
+    if (!there) return std::move(there).error();
     if (timeout && timeout->count() <= unread_ns_.load(std::memory_order_relaxed)) timeout = timeout->zero();
     auto sent = unless_gone([&] { return put(timeout); });
     if (sent) {
@@ -108,7 +106,7 @@ class Clients {
   static constexpr std::size_t kFew = 64;  // Number of clients from which on those that are gone are forgotten.
 
   Known checked(const std::string& handle, Known known) {
-    if (!check_client(known->sender.channel())) known = nullptr;
+    if (!check_client(known->sender)) known = nullptr;
     keep(handle, known);
     return known;
   }
@@ -123,9 +121,8 @@ class Clients {
       if (clients_.size() < few_) return;
       all.assign(clients_.begin(), clients_.end());
     }
-    std::erase_if(all, [](const auto& each) {
-      return each.second != nullptr && check_client(each.second->sender.channel()).ok();
-    });
+    std::erase_if(all,
+                  [](const auto& each) { return each.second != nullptr && check_client(each.second->sender).ok(); });
     const std::lock_guard guard(mutex_);
     for (const auto& [handle, known] : all) clients_.erase(handle);
     few_ = std::max(kFew, 2 * clients_.size());

@@ -9,7 +9,6 @@
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/incoming.h"
 #include "endpoint/receive.h"
-#include "service/wire.h"
 
 namespace shmtree::python {
 namespace {
@@ -131,16 +130,6 @@ PyObject* get_may_retry(PyObject* self, void*) {
   return PyBool_FromLong(as_delivery(self)->may_retry);
 }
 
-PyObject* get_request_header(PyObject* object, void*) {
-  const CriticalSection alone(object);
-  const auto header = service::request_header(as_delivery(object)->delivery.message().frame());
-  if (!header) Py_RETURN_NONE;
-  Ref deadline(header->deadline ? PyFloat_FromDouble(*header->deadline) : Py_NewRef(Py_None));
-  if (!deadline) return nullptr;
-  return Py_BuildValue("(y#LO)", header->handle.data(), static_cast<Py_ssize_t>(header->handle.size()),
-                       static_cast<long long>(header->number), deadline.get());
-}
-
 PyObject* repr(PyObject* self) {
   const auto* it = as_delivery(self);
   return PyUnicode_FromFormat("<Delivery of message %llu%s%s>", static_cast<unsigned long long>(it->ticket),
@@ -189,7 +178,6 @@ PyGetSetDef getset[] = {
     {"redelivered", guarded<get_redelivered>, nullptr, nullptr, nullptr},
     {"settled", guarded<get_settled>, nullptr, nullptr, nullptr},
     {"_may_retry", guarded<get_may_retry>, nullptr, nullptr, nullptr},
-    {"_request_header", guarded<get_request_header>, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -216,6 +204,10 @@ PyObject* new_unloaded(Endpoint* self, channel::Delivery delivery, CopyPolicy co
   as_delivery(made)->receiver = Py_NewRef(reinterpret_cast<PyObject*>(self));
   as_delivery(made)->copy = copy;
   return made;
+}
+
+std::span<const std::byte> frame_of_delivery(PyObject* delivery) {
+  return as_delivery(delivery)->delivery.message().frame();
 }
 
 bool init_delivery(PyObject* module) {

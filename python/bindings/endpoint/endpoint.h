@@ -136,6 +136,8 @@ PyObject* method_of_end(PyObject* self, PyObject* argument) {
 class EndHooks;
 // Returns the result of a put: the ticket for a sender, None for a queue. Returns null with a Python error set.
 PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
+// Puts an object, as Sender.put() does.
+PyObject* put_object(Endpoint* self, PyObject* object, platform::Deadline deadline, bool move);
 
 // Tables of methods. endpoint_methods(): all ends of channels. putting_methods() of put_methods.h, and
 // sending_methods(): senders and queues (sender.cpp). getting_methods() of get_methods.h, and receiving_methods():

@@ -55,5 +55,7 @@ PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy co
 // Makes a Delivery object that decodes the message with this policy when `item` is read. A dead letter is not decoded
 // earlier, because it may have killed the processes that took it.
 PyObject* new_unloaded(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
+// Returns the frame of such an object. It is valid until the message is settled.
+std::span<const std::byte> frame_of_delivery(PyObject* delivery);
 
 }  // namespace shmtree::python

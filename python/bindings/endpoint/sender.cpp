@@ -62,23 +62,6 @@ endpoint::FlatFrame flat_frame(const Channel& channel, PyObject* bytes) {
   return ticket_or_error(self, hooks, endpoint::put(channel, flat_frame(channel, bytes), wait));
 }
 
-PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
-  const Span span("shmtree.put");
-  const endpoint::Call call(self->port, End::kSending);
-  Channel* channel = begin_sending(self);
-  if (!channel) return nullptr;
-  EndHooks hooks(self, End::kSending);
-  const WaitContext wait{deadline, &hooks, &self->spin};
-  if (is_frame(object)) [[unlikely]]
-    return put_frame(self, *channel, object, hooks, wait);
-  if (PyBytes_CheckExact(object)) return put_bytes(self, *channel, object, hooks, wait);
-  OutgoingObject message(*channel->arena(), lending_of(*self, move));
-  if (!message.encode(self, object, options_of(*self, *channel))) return nullptr;
-  // User code that ran during the encoding has closed the end.
-  if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;
-  return ticket_or_error(self, hooks, endpoint::put(*channel, message, wait));
-}
-
 // Puts the items of put_many(). If all items exist already, all puts are in one Call of the sending end. Otherwise each
 // item has its own Call and is put at once, because the next item may take long, and the end of the stream does not
 // wait for it.
@@ -251,6 +234,23 @@ const PyGetSetDef kSenderAttributes[] = {
 };
 
 }  // namespace
+
+PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
+  const Span span("shmtree.put");
+  const endpoint::Call call(self->port, End::kSending);
+  Channel* channel = begin_sending(self);
+  if (!channel) return nullptr;
+  EndHooks hooks(self, End::kSending);
+  const WaitContext wait{deadline, &hooks, &self->spin};
+  if (is_frame(object)) [[unlikely]]
+    return put_frame(self, *channel, object, hooks, wait);
+  if (PyBytes_CheckExact(object)) return put_bytes(self, *channel, object, hooks, wait);
+  OutgoingObject message(*channel->arena(), lending_of(*self, move));
+  if (!message.encode(self, object, options_of(*self, *channel))) return nullptr;
+  // User code that ran during the encoding has closed the end.
+  if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;
+  return ticket_or_error(self, hooks, endpoint::put(*channel, message, wait));
+}
 
 PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket) {
   if (!ticket) return raise_waited(self, hooks, ticket.error());

@@ -10,19 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import queue
-import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, TypeVar
 
 from .. import _core
 from .._process import handles, lifetime
 from .._public import made_by
-from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
+from ..errors import ChannelClosed, Error, PickleRefused
 from .arena import Arena
 from .arguments import deadline_after, left
-from .channel import KeepOpen, Sender, ends_of, home_of
+from .channel import KeepOpen, Receiver, Sender, ends_of, home_of
 from .ends import shown
 from .stats import ChannelStats
 from .waiting import receive_async
@@ -30,12 +28,7 @@ from .waiting import receive_async
 _T = TypeVar("_T")
 
 _REPLY_S = 10.0  # time to wait for a client that has no space for its replies
-_MAX_DEATHS = 16  # deaths in a row of processes that shared a client's channel
-# Seconds that a reply has waited in vain for space at a client. Later replies do not wait as long again: otherwise one
-# stopped client would delay the server for each of its requests, and with it all other clients.
-_unread_seconds: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
 _VALUE = "[1]"  # path of the value in a message
-_FEW = 64  # number of open clients from which on the server forgets those that are gone
 
 
 @contextlib.contextmanager
@@ -61,41 +54,20 @@ def _name_in_value(refusal: PickleRefused) -> None:
 
 
 def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
-    """Opens a client's reply channel. Returns None if the handle is not one of a pair."""
-    with handles.open_channel(handle, None, False) as (channel, _):
-        return None if channel.is_queue else Sender._of(channel, allow_pickle)
+    """Opens a client's reply channel. Returns None if the client is gone, or the handle is not one of a pair."""
+    with (
+        contextlib.suppress(FileNotFoundError, ChannelClosed),
+        handles.open_channel(handle, None, False) as (channel, _),
+    ):
+        if not channel.is_queue:
+            sender = Sender._of(channel, allow_pickle)
+            _reply_senders[sender] = handle
+            return sender
+    return None
 
 
-def _is_there(replies: Sender) -> bool:
-    """Returns True if the client of this reply channel is still attached."""
-    return _unless_gone(replies._check_receivers)
-
-
-def _send(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
-    """Returns True if the message was sent."""
-    waited = _unread_seconds.get(replies, 0.0)
-    wait = 0.0 if timeout is not None and timeout <= waited else timeout
-    try:
-        sent = _unless_gone(lambda: replies.put(message, timeout=wait, move=move))
-    except queue.Full:
-        if wait:
-            _unread_seconds[replies] = wait
-        return False
-    _unread_seconds.pop(replies, None)
-    return sent
-
-
-def _unless_gone(call: Callable[[], object]) -> bool:
-    """Calls `call` on a client's channel. Returns True unless the client is gone."""
-    for _ in range(_MAX_DEATHS):
-        try:
-            call()
-            return True
-        except PeerDied:  # the client, or a child that had inherited its channel: the next call finds out
-            continue
-        except ChannelClosed:
-            break
-    return False
+#: Reply channels that this process has opened, and their handles.
+_reply_senders: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
 
 
 @made_by("Service.get()")
@@ -106,21 +78,19 @@ class Request(Generic[_T]):
     has one result: once the client has been told of a failure, `reply` and `fail` return without sending anything.
     """
 
-    __slots__ = ("__weakref__", "_cause", "_failed", "_handle", "_number", "_pid", "_replies", "value")
+    __slots__ = ("__weakref__", "_cause", "_failed", "_number", "_pid", "_replies", "value")
 
     value: _T  #: the object that the client sent
-    _handle: bytes
-    _replies: Sender | None  # None: a call is answering, or has answered
+    _replies: _core.ServiceClient | None  # None: a call is answering, or has answered
     _number: int
     _pid: int
     _cause: tuple[str, str] | None  # name and text of a failure that could not be sent yet
     _failed: bool | None  # True: the client got a failure; False: the reply was not sent
 
     @classmethod
-    def _of(cls, handle: bytes, replies: Sender, number: int, value: _T) -> Request[_T]:
+    def _of(cls, replies: _core.ServiceClient, number: int, value: _T) -> Request[_T]:
         self = cls.__new__(cls)
         self.value = value
-        self._handle = handle
         self._replies = replies
         self._number = number
         self._pid = os.getpid()
@@ -156,7 +126,7 @@ class Request(Generic[_T]):
         try:
             message = ((self._number, True), value)
             with refusals_of_the_value():
-                sent = _is_there(replies) and _send(replies, message, timeout, move)
+                sent = replies.send(message, timeout, move)
         except BaseException as error:
             self._tell(replies, _name_of(error), 0)
             raise
@@ -193,7 +163,7 @@ class Request(Generic[_T]):
         if replies is not None:
             self._tell(replies, self._cause or ("", why), 0, succeeded=False if self._cause else None)
 
-    def _take_replies(self) -> Sender | None:
+    def _take_replies(self) -> _core.ServiceClient | None:
         """Takes the right to answer. Returns None if the request has failed. Raises ValueError if it was answered."""
         replies, self._replies = self._replies, None
         if replies is None:
@@ -203,11 +173,16 @@ class Request(Generic[_T]):
         _unanswered.discard(self)
         if self._pid != os.getpid():  # a forked child, which answers for its parent
             with contextlib.suppress(OSError, ValueError):
-                replies = _open_replies(self._handle, replies.allow_pickle) or replies
+                sender = _open_replies(_reply_senders[replies.sender], replies.sender.allow_pickle)
+                return replies if sender is None else _core.ServiceClient(sender)
         return replies
 
     def _tell(
-        self, replies: Sender, error: tuple[str, str], timeout: float | None, succeeded: bool | None = False
+        self,
+        replies: _core.ServiceClient,
+        error: tuple[str, str],
+        timeout: float | None,
+        succeeded: bool | None = False,
     ) -> bool:
         """Sends the failure, and returns True if the client got it. If not, keeps it for the next call of `fail`.
 
@@ -217,7 +192,7 @@ class Request(Generic[_T]):
         try:
             for parts in (error, (_shortened(error[0]), _shortened(error[1]))):
                 with contextlib.suppress(Exception):
-                    told = _is_there(replies) and _send(replies, ((self._number, succeeded), parts), timeout, False)
+                    told = replies.send(((self._number, succeeded), parts), timeout)
                     break
         finally:
             if told:
@@ -309,9 +284,14 @@ class Service(Generic[_T]):
         joins = bool(exist_ok) and name is not None
         options = max_bytes, name, home_of(arena, name), allow_pickle
         made = _core.make_channel("service", capacity, *options, exist_ok=joins, keep_open=keep_open)
-        self._sender, self._receiver = ends_of(*made)
-        self._clients: dict[bytes, Sender | None] = {}  # by handle; None: the client is gone
-        self._few = _FEW
+        self.__setstate__(ends_of(*made))
+
+    def __getstate__(self) -> tuple[Sender, Receiver]:
+        return self._sender, self._receiver
+
+    def __setstate__(self, ends: tuple[Sender, Receiver]) -> None:
+        self._sender, self._receiver = ends
+        self._clients = _core.ServiceClients()
         _services.add(self)
 
     @property
@@ -375,7 +355,7 @@ class Service(Generic[_T]):
         """Stops serving in this process. It can still answer the requests that it has. Idempotent."""
         self._receiver.close()
         self._sender.close()
-        self._clients = {}
+        self._clients.clear()
 
     def __enter__(self) -> Service[_T]:
         return self
@@ -401,7 +381,7 @@ class Service(Generic[_T]):
         """
         with delivery:
             try:
-                message = delivery.item
+                message: Any = delivery.item
             except BaseException as error:
                 lacks_memory = isinstance(error, (MemoryError, Error))
                 if delivery._may_retry and not lacks_memory:
@@ -409,73 +389,29 @@ class Service(Generic[_T]):
                 if delivery._may_retry:
                     delivery.nack()
                 else:
-                    header = delivery._request_header
+                    found = self._clients.find(delivery, self._open_replies)
                     delivery.ack()
-                    self._refuse(header, error)
+                    if found is not None:
+                        Request._of(*found, None).fail(error, timeout=0)
                 if not isinstance(error, Exception):
                     raise
                 return None
-            if type(message) is not tuple or len(message) != 2:
-                return None
-            return self._with_header(*message)
-
-    def _with_header(self, header: Any, value: Any) -> Request[_T] | None:
-        if type(header) is not tuple or tuple(map(type, header)) not in _REQUESTS:
-            return None
-        handle, number, deadline = header
-        if deadline is not None and time.monotonic() > deadline:
-            return None
-        replies = self._client(handle)
-        return None if replies is None else Request._of(handle, replies, number, value)
-
-    def _refuse(self, header: tuple[bytes, int, float | None] | None, error: BaseException) -> None:
-        """Fails the request that could not be loaded, if its header could be read."""
-        with contextlib.suppress(Exception):
-            request = self._with_header(header, None)
-            if request is not None:
-                request.fail(error, timeout=0)
-
-    def _client(self, handle: bytes) -> Sender | None:
-        """Returns the reply channel of a client; None if the client is gone or the channel cannot be opened here."""
-        replies = self._clients.get(handle)
-        try:
-            if replies is None and handle not in self._clients:
-                replies = self._open_replies(handle)
-            if replies is not None and not _is_there(replies):
-                replies = None
-        except (OSError, ValueError, MemoryError, Error):  # the server continues with the other clients
-            return None
-        self._clients[handle] = replies
-        return replies
+            found = self._clients.find(delivery, self._open_replies)
+            return None if found is None else Request._of(*found, message[1])
 
     def _open_replies(self, handle: bytes) -> Sender | None:
-        if len(self._clients) >= self._few:
-            self._forget_gone()
-        try:
-            return _open_replies(handle, self._receiver.allow_pickle)
-        except (FileNotFoundError, ChannelClosed):
-            return None  # remembered, so that later requests of this client do not try again
+        return _open_replies(handle, self._receiver.allow_pickle)
 
-    def _forget_gone(self) -> None:
-        for handle, sender in list(self._clients.items()):
-            if sender is None or not _is_there(sender):
-                self._clients.pop(handle, None)
-        self._few = max(_FEW, 2 * len(self._clients))
-
-
-#: Types in the header of a request: the client's handle, the request's number, and the client's deadline.
-_REQUESTS = {(bytes, int, float), (bytes, int, type(None))}
 
 _services: weakref.WeakSet[Service[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     """Closes the reply channels in a forked child. Clients must not take the death of a child for that of a server."""
+    for sender in list(_reply_senders):
+        sender.close()
     for service in list(_services):
-        for replies in service._clients.values():
-            if replies is not None:
-                replies.close()
-        service._clients = {}
+        service._clients.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -19,6 +19,7 @@ from services import double_all, end, never_answer, serve_name
 
 import shmtree
 from shmtree import Client, Service, _core
+from shmtree._ipc import service as service_module
 
 # --- clients that are stopped ----------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ def tell_what_is_served(name: str, told: Any) -> None:
 
 def be_killed_on_the_first_request(name: str) -> None:
     service: Service[int] = Service(name)
-    service._client = lambda handle: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,func-returns-value]
+    service._open_replies = lambda handle: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
     service.get()
 
 
@@ -212,17 +213,14 @@ def test_killed_clients_do_not_stop_the_server(served, client, start):
 
 
 @pytest.mark.guarantee("service-failures")
-def test_service_forgets_closed_clients(arena, monkeypatch):
-    monkeypatch.setattr("shmtree._ipc.service._FEW", 4)
+def test_service_forgets_closed_clients(arena):
     service: Service[int] = Service(arena=arena)
     thread = threading.Thread(target=double_all, args=(service,))
     thread.start()
-    for number in range(20):
+    for number in range(200):
         with Client(service.sender) as client:
             assert client.call(number, timeout=60) == 2 * number
-    assert len(service._clients) <= 64
-    service._forget_gone()
-    assert len(service._clients) == 0
+    assert len(service_module._reply_senders) <= 65
     service.close()
     thread.join(30)
 

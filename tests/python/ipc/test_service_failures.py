@@ -112,21 +112,22 @@ def test_failure_text_without_memory_is_shortened(arena):
 
 
 @pytest.mark.guarantee("service-failures")
-def test_unsent_failure_is_sent_later(arena, monkeypatch):
+def test_unsent_failure_is_sent_later(arena):
     service: Service[int] = Service(arena=arena, allow_pickle=False)
 
-    def lacks_memory(*_: Any) -> bool:
-        raise MemoryError
+    class LacksMemory:
+        def send(self, *_: Any) -> bool:
+            raise MemoryError
 
     with Client(service.sender) as client:
         futures = [client.submit(number) for number in range(2)]
         requests = [service.get(timeout=60) for _ in range(2)]
-        with monkeypatch.context() as patched:
-            patched.setattr("shmtree._ipc.service._send", lacks_memory)
-            for request in requests:
-                with pytest.raises(MemoryError):
-                    request.reply(1)
-                assert not request.fail("not this")
+        for request in requests:
+            replies, request._replies = request._replies, LacksMemory()  # type: ignore[assignment]
+            with pytest.raises(MemoryError):
+                request.reply(1)
+            assert not request.fail("not this")
+            request._replies = replies
         assert requests[0].fail("nor this")
         del request, requests
         for future in futures:
