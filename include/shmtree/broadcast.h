@@ -126,6 +126,9 @@ class Subscriber {
   /// next call returns its error.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt,
                                      const std::stop_token& stop = {}) const;
+  /// Does the same, and waits for more messages until it has `most`, for up to `within` after the first.
+  Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, std::chrono::nanoseconds within,
+                                     const std::stop_token& stop = {}) const;
   /// Receives the next message as bytes (flat.h), like Receiver::get_bytes(). kInvalid: the message does not consist of
   /// bytes, or (get_struct) its size differs from that of the struct. The message is skipped; the error has its ticket.
   Result<FlatItem> get_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;

@@ -410,6 +410,9 @@ class Receiver {
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const;
+  /// Does the same, and waits for more messages until it has `most`, for up to `within` after the first.
+  Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, std::chrono::nanoseconds within,
+                                     const std::stop_token& stop = {}) const;
   /// Receives the next message as bytes (flat.h). Accepts messages of put_bytes(), put_struct() and loans, and other
   /// messages that are bytes, a bytearray or an array of uint8. Errors are those of get(), and kInvalid: the message is
   /// none of these, or (get_struct) its size differs from that of the struct. It is consumed, and the error has its

@@ -91,6 +91,11 @@ class Queue {
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const {
     return receiver_.get_many(most, timeout);
   }
+  /// Does the same, and waits for more messages until it has `most`, for up to `within` after the first.
+  Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, std::chrono::nanoseconds within,
+                                     const std::stop_token& stop = {}) const {
+    return receiver_.get_many(most, timeout, within, stop);
+  }
   /// Iterates over all messages, `for (const Item& item : queue)`, until get() would return kShutDown or kClosed.
   Receiver::Iterator begin() const { return receiver_.begin(); }
   /// Returns the end of the iteration.

@@ -512,20 +512,23 @@ class _Receiving(_ChannelEnd, Generic[_T]):
         Raises:
             queue.Empty: There is no message. The other errors are those of `get`.
         """
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
+    def get_many(
+        self, n: int, timeout: float | None = None, *, copy: bool | None = None, within: float | None = 0.0
+    ) -> list[_T]:
         """Receives up to `n` objects: waits for the first as `get` does, and takes the others that are there.
 
         Args:
             n: Maximum number of objects, at least 1.
             timeout: Seconds to wait for the first one; None waits indefinitely.
             copy: As in `get`.
+            within: Seconds to wait for more after the first one; None waits until there are `n`.
 
         Returns:
             A list of 1 to `n` objects.
 
         Raises:
             queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
-                after the first object is kept, and the next call raises it.
+                after the first object is kept, and the next call raises it. So is an exception of a signal handler.
         """
     def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]:
         """Receives up to `n` messages as frames, without building their objects.
@@ -1068,13 +1071,16 @@ class SubscriberBase(_End, Generic[_T]):
         Raises:
             queue.Empty: There is no message now. The other errors are those of `get`.
         """
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
+    def get_many(
+        self, n: int, timeout: float | None = None, *, copy: bool | None = None, within: float | None = 0.0
+    ) -> list[_T]:
         """Returns up to `n` messages: waits for the first one as `get` does, and takes the others that are there.
 
         Args:
             n: Maximum number of messages, at least 1.
             timeout: Seconds to wait for the first one; None waits indefinitely.
             copy: See `Latest.get`.
+            within: Seconds to wait for more after the first one; None waits until there are `n`.
 
         Returns:
             A list of 1 to `n` messages.

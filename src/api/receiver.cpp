@@ -85,9 +85,10 @@ Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   return endpoint::receive(items, state.channel(), *spare, wait);
 }
 
-Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
+Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait,
+                                       std::chrono::nanoseconds within = {}) {
   api::Many<Item, Items> items(most, state);
-  return items.receive("get_many", wait);
+  return items.receive("get_many", wait, within);
 }
 
 }  // namespace
@@ -103,7 +104,12 @@ Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout) 
   return receiving(*state_, timeout, {}, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
 }
 Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const {
-  return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return receive_many(*state_, most, wait); });
+  return get_many(most, timeout, std::chrono::nanoseconds(0), stop);
+}
+Result<std::vector<Item>> Receiver::get_many(std::size_t most, Timeout timeout, std::chrono::nanoseconds within,
+                                             const std::stop_token& stop) const {
+  return receiving(*state_, timeout, stop,
+                   [&](const WaitContext& wait) { return receive_many(*state_, most, wait, within); });
 }
 
 namespace {

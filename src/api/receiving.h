@@ -55,8 +55,10 @@ class Many final : public Codec {
   template <class... Arguments>
   Many(std::size_t most, Arguments&&... arguments) : Codec(std::forward<Arguments>(arguments)...), most_(most) {}
 
-  // Waits for the first message, and takes those that are queued. `call` is the name in errors.
-  Result<std::vector<Made>> receive(const char* call, const platform::WaitContext& wait) {
+  // Waits for the first message, and takes those that are queued or arrive `within` this time. `call` is the name in
+  // errors.
+  Result<std::vector<Made>> receive(const char* call, const platform::WaitContext& wait,
+                                    std::chrono::nanoseconds within = {}) {
     if (most_ == 0) return Error{Code::kInvalid, std::string(call) + "() of 0 items; ask for at least 1"};
     reserve();
     channel::Channel& channel = this->state().channel();
@@ -64,7 +66,7 @@ class Many final : public Codec {
     Result<Made> first = endpoint::receive(*this, channel, *spare, wait);
     if (!first) return std::move(first).error();
     add(std::move(first));
-    endpoint::receive_rest(*this, channel, *spare);
+    endpoint::receive_rest(*this, channel, *spare, {platform::Deadline::after(within), wait.hooks, wait.spin});
     return std::move(objects_);
   }
 

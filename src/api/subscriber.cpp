@@ -109,16 +109,17 @@ bool has_space_for_one(std::vector<Item>& items) noexcept try {
 }
 
 Result<std::vector<Item>> receive_many(SubscriberState& state, CoreSubscriber& reader, std::size_t most,
-                                       const WaitContext& wait) {
+                                       const WaitContext& wait, std::chrono::nanoseconds within) {
   if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
   std::vector<Item> items;
   items.reserve(1);
   Result<Item> next = receive<Item>(state, reader, wait, item_of);
   if (!next) return std::move(next).error();
   items.push_back(std::move(*next));
-  const WaitContext now{platform::Deadline::immediate(), wait.hooks};
-  while (items.size() < most && reader.size() != 0 && has_space_for_one(items)) {  // Each message read has space.
-    next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
+  const WaitContext rest{platform::Deadline::after(within), wait.hooks, wait.spin};
+  while (items.size() < most && (reader.size() != 0 || !rest.deadline.passed()) &&
+         has_space_for_one(items)) {  // Each message read has space.
+    next = or_out_of_memory([&] { return receive<Item>(state, reader, rest, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;
@@ -141,8 +142,12 @@ Result<Item> Subscriber::get(Timeout timeout, const std::stop_token& stop) const
   });
 }
 Result<std::vector<Item>> Subscriber::get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const {
+  return get_many(most, timeout, std::chrono::nanoseconds(0), stop);
+}
+Result<std::vector<Item>> Subscriber::get_many(std::size_t most, Timeout timeout, std::chrono::nanoseconds within,
+                                               const std::stop_token& stop) const {
   return with_reader(state_.get(), timeout, stop, [&](CoreSubscriber& reader, const WaitContext& wait) {
-    return receive_many(*state_, reader, most, wait);
+    return receive_many(*state_, reader, most, wait, within);
   });
 }
 Result<FlatItem> Subscriber::get_bytes(Timeout timeout, const std::stop_token& stop) const {

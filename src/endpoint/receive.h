@@ -63,13 +63,15 @@ typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::uni
   return decode(codec, channel, buffer, &may_retry);
 }
 
-// Receives the messages available after the first, for calls that return several. An error loses none of them.
+// Receives the messages available after the first, for calls that return several, and those that arrive until the
+// deadline. An error loses none of them.
 template <class Codec>
-void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare) {
+void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare,
+                  const platform::WaitContext& wait = {platform::Deadline::immediate()}) {
   try {
-    while (codec.wants_more() && channel.ready()) {
+    while (codec.wants_more() && (channel.ready() || !wait.deadline.passed())) {
       ReceiveBuffer buffer(spare);
-      Status got = channel.receiving().get(buffer.message(), {platform::Deadline::immediate(), nullptr});
+      Status got = channel.receiving().get(buffer.message(), wait);
       if (!got) return codec.defer(got.error());
       bool may_retry = false;
       auto object = decode(codec, channel, buffer, &may_retry);

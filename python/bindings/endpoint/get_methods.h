@@ -1,10 +1,13 @@
 // Methods of several kinds of ends that receive, and the parsing of their arguments. An `End` has the static functions
-//   get(self, deadline, copy)            returns the next object
-//   get_many(self, most, deadline, copy) returns a list of 1 to `most` objects
+//   get(self, deadline, copy)   returns the next object
+//   get_many(self, most, deadline, copy, within) returns a list of 1 to `most` objects: the first one by the deadline,
+//                                        and those that arrive `within` this time after it
 // On failure, they return null with a Python error set.
 #pragma once
 
 #include <array>
+#include <chrono>
+#include <optional>
 
 #include "bindings/codec/decode.h"
 #include "bindings/cpython/arguments.h"
@@ -44,16 +47,18 @@ struct GetMethods {
   }
 
   static PyObject* get_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-    static constexpr Signature<3> kSignature{"get_many", {"n", "timeout", "copy"}, 2, 1};
-    PyObject* given[3];
+    static constexpr Signature<4> kSignature{"get_many", {"n", "timeout", "copy", "within"}, 2, 1};
+    PyObject* given[4];
     platform::Deadline deadline;
+    std::optional<std::chrono::nanoseconds> within{0};
     CopyPolicy copy = CopyPolicy::kAuto;
     Py_ssize_t most = 0;
     if (!take_arguments(kSignature, args, nargs, keywords, given) || !parse_deadline(nullptr, given[1], &deadline) ||
-        !parse_copy_policy(given[2], &copy) || !parse_count(given[0], &most)) {
+        !parse_copy_policy(given[2], &copy) || !parse_count(given[0], &most) ||
+        (given[3] && !parse_timeout(given[3], &within, "within"))) {
       return nullptr;
     }
-    return End::get_many(self, most, deadline, copy);
+    return End::get_many(self, most, deadline, copy, within);
   }
 
   // The function of a type's slot tp_iternext. The end of the stream ends the iteration.

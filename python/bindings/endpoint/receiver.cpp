@@ -66,7 +66,11 @@ class ManyObjects final : public Objects {
   }
   bool wants_more() const noexcept { return PyList_GET_SIZE(items_) < most_ && !self_->port.closed(End::kReceiving); }
   void add(const Ref&) noexcept {}
-  void defer(const Error& error) { defer_error(self_, error); }
+  void defer(const Error& error) {
+    if (error.code != Code::kInterrupted) return defer_error(self_, error);
+    failed(error);
+    defer_exception(self_);
+  }
   void defer(const Ref&, bool may_retry) { defer_failed_build(self_, may_retry); }
 
  private:
@@ -164,7 +168,8 @@ struct ReceivingEnd {
     return get_object(as_endpoint(self), deadline, copy);
   }
 
-  static PyObject* get_many(PyObject* object, Py_ssize_t most, Deadline deadline, CopyPolicy copy) {
+  static PyObject* get_many(PyObject* object, Py_ssize_t most, Deadline deadline, CopyPolicy copy,
+                            std::optional<std::chrono::nanoseconds> within) {
     const Span span("shmtree.get_many");
     Endpoint* self = as_endpoint(object);
     const endpoint::Call call(self->port);
@@ -178,7 +183,7 @@ struct ReceivingEnd {
       const Span first("shmtree.get");
       if (!endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks, &self->spin})) return nullptr;
     }
-    endpoint::receive_rest(objects, *channel, spare.buffer);
+    endpoint::receive_rest(objects, *channel, spare.buffer, {Deadline::after(within), &hooks, &self->spin});
     return items.release();
   }
 };

@@ -26,7 +26,8 @@ struct SubscriberEnd : RingEnd<SubscriberEnd, Subscriber> {
 
   // The functions of GetMethods.
   static PyObject* get(PyObject* self, Deadline deadline, CopyPolicy copy);
-  static PyObject* get_many(PyObject* self, Py_ssize_t most, Deadline deadline, CopyPolicy copy);
+  static PyObject* get_many(PyObject* self, Py_ssize_t most, Deadline deadline, CopyPolicy copy,
+                            std::optional<std::chrono::nanoseconds> within);
 };
 
 Pool<broadcast::Received> broadcast_spares;
@@ -79,14 +80,14 @@ PyObject* SubscriberEnd::get(PyObject* self, Deadline deadline, CopyPolicy copy)
   return with_open(self, [&](Subscriber& reader) { return read_one(of(self), reader, deadline, copy, &recurs); });
 }
 
-// Appends the next message without waiting. Returns false if there is none, or after an error, which the next call
+// Appends the next message. Returns false if none arrives by the deadline, or after an error, which the next call
 // raises.
-bool append_one(SubscriberEnd* self, Subscriber& reader, CopyPolicy copy, PyObject* items) try {
+bool append_one(SubscriberEnd* self, Subscriber& reader, Deadline deadline, CopyPolicy copy, PyObject* items) try {
   // Reserves the item's place, so that a message is never lost for lack of memory.
   if (PyList_Append(items, Py_None) != 0) return PyErr_Clear(), false;
   const Py_ssize_t last = PyList_GET_SIZE(items) - 1;
   bool recurs = false;
-  PyObject* object = read_one(self, reader, Deadline::immediate(), copy, &recurs);
+  PyObject* object = read_one(self, reader, deadline, copy, &recurs);
   if (object) return PyList_SetItem(items, last, object) == 0;
   Py_SET_SIZE(reinterpret_cast<PyVarObject*>(items), last);  // Needs no memory. No other thread has the list.
   Py_DECREF(Py_None);
@@ -96,7 +97,8 @@ bool append_one(SubscriberEnd* self, Subscriber& reader, CopyPolicy copy, PyObje
   return false;
 }
 
-PyObject* SubscriberEnd::get_many(PyObject* object, Py_ssize_t most, Deadline deadline, CopyPolicy copy) {
+PyObject* SubscriberEnd::get_many(PyObject* object, Py_ssize_t most, Deadline deadline, CopyPolicy copy,
+                                  std::optional<std::chrono::nanoseconds> within) {
   SubscriberEnd* const self = of(object);
   if (raise_deferred(self)) return nullptr;
   return with_open(object, [&](Subscriber& reader) -> PyObject* {
@@ -105,8 +107,9 @@ PyObject* SubscriberEnd::get_many(PyObject* object, Py_ssize_t most, Deadline de
     PyObject* first = items ? read_one(self, reader, deadline, copy, &recurs) : nullptr;
     if (!first) return nullptr;
     PyList_SET_ITEM(items.get(), 0, first);
-    while (PyList_GET_SIZE(items.get()) < most && !self->port.closed() && reader.size() > 0) {
-      if (!append_one(self, reader, copy, items.get())) break;
+    const Deadline rest = Deadline::after(within);
+    while (PyList_GET_SIZE(items.get()) < most && !self->port.closed() && (reader.size() > 0 || !rest.passed())) {
+      if (!append_one(self, reader, rest, copy, items.get())) break;
     }
     return items.release();
   });

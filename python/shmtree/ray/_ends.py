@@ -137,9 +137,11 @@ class RemoteReceiver(Receiver):
     def get_nowait(self, *, copy: bool | None = None) -> Any:
         return self.get(False, copy=copy)
 
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
+    def get_many(
+        self, n: int, timeout: float | None = None, *, copy: bool | None = None, within: float | None = 0.0
+    ) -> list[Any]:
         with self._asking():
-            return super().get_many(n, timeout, copy=copy)
+            return super().get_many(n, timeout, copy=copy, within=within)
 
     def take(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         with self._asking():

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <thread>
 
 #include "shmtree/array.h"
 #include "shmtree/shmtree.h"
@@ -28,6 +29,26 @@ TEST_CASE("braces around entries put a dict") {
   sender.put({{"a", 1}, {"b", "two"}}, 0s).value();
   CHECK(receiver.get().value().as<std::map<std::string, int>>() == std::map<std::string, int>{{"a", 1}});
   CHECK(receiver.get().value()["b"].as<std::string>() == "two");
+}
+
+TEST_CASE("get_many waits within for more messages") {
+  const auto check = [](const auto& sender, const auto& receiver, auto put) {
+    put(sender, 1);
+    std::jthread later([&] {
+      while (receiver.size() != 0) std::this_thread::yield();
+      put(sender, 2);
+    });
+    CHECK(receiver.get_many(2, 60s, 60s).value().size() == 2);
+    put(sender, 3);
+    CHECK(receiver.get_many(2, 60s, 1ms).value().size() == 1);
+  };
+  const auto put = [](const auto& sender, int value) { sender.put(value).value(); };
+  auto [sender, receiver] = shmtree::make_pair();
+  check(sender, receiver, put);
+  const auto queue = shmtree::make_queue();
+  check(queue, queue, put);
+  const auto broadcast = shmtree::make_broadcast({.capacity = 4});
+  check(broadcast, broadcast.subscribe().value(), put);
 }
 
 TEST_CASE("put refuses a message larger than the budget at once") {
