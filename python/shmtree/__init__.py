@@ -51,7 +51,9 @@ from ._ipc.pairs import (
     open_sender,
 )
 from ._ipc.queue import JoinableQueue, Queue, SimpleQueue
-from ._ipc.service import Request, Service
+from ._ipc.request import Request
+from ._ipc.request_batch import RequestBatch
+from ._ipc.service import Service
 from ._ipc.shared_array import SharedArray
 from ._ipc.shared_list import SharedList
 from ._ipc.stats import ArenaStats, BroadcastStats, ChannelStats, LatestStats
@@ -113,6 +115,7 @@ __all__ = [
     "Receiver",
     "RemoteError",
     "Request",
+    "RequestBatch",
     "Sender",
     "Service",
     "SharedArray",

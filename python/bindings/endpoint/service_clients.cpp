@@ -59,7 +59,7 @@ bool send(Client& client, const py::object& message, const py::object& timeout, 
   return sent.ok();
 }
 
-// Returns (client, number) of the request. None: the message is not a request, or its client waits no longer.
+// Returns (client, number, deadline) of the request. None: the message is not a request, or its client waits no longer.
 // open(handle) returns the Sender of a client, or None if the client is gone.
 py::object find(Clients& clients, const py::object& delivery, const py::object& open) {
   const auto header = service::request_header(frame_of_delivery(delivery.ptr()));
@@ -74,7 +74,7 @@ py::object find(Clients& clients, const py::object& delivery, const py::object& 
     check(PyErr_ExceptionMatches(PyExc_Exception));
     PyErr_Clear();
   }
-  return client == nullptr ? py::object(py::none()) : py::make_tuple(client, header->number);
+  return client == nullptr ? py::object(py::none()) : py::make_tuple(client, header->number, header->deadline);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -20,7 +22,8 @@ from .arguments import core_of, deadline_after, left
 from .channel import Sender
 from .item_type import ReplyT, T
 from .pairs import open_sender
-from .service import Service, refusals_of_the_value
+from .request import refusals_of_the_value
+from .service import Service
 from .stats import ChannelStats
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.2  # interval between checks for live servers
 _BATCH = 256
+_PARTS = 16  # number of parts of a stream that wait for the client
 
 
 class _Line:
@@ -46,12 +50,13 @@ class _Line:
     callers wait.
     """
 
-    def __init__(self, requests: Sender, arena: Arena, waits: bool) -> None:
+    def __init__(self, requests: Sender, arena: Arena, waits: bool, capacity: int | None = None) -> None:
         allow = requests.allow_pickle and requests._channel.allows_pickle
-        sender, self._replies = arena.create_pair(None, allow_pickle=allow, on_peer_death="each", keep_open=True)
+        sender, self._replies = arena.create_pair(capacity, allow_pickle=allow, on_peer_death="each", keep_open=True)
         self.handle = _core.make_handle(sender._channel.arena, sender._channel.block)
         sender.close()
         self._waits = waits
+        self._batch = _BATCH if capacity is None else 1  # a stream's parts wait in the channel, not here
         self._core = _core.ReplyLine(requests._channel, self._replies._channel, waits)
         self._pending: dict[int, _Reply] = {}
         self._settling: _Reply | None = None  # not pending any more, and not done yet
@@ -132,13 +137,13 @@ class _Line:
                 "never end; use submit() and add_done_callback() instead"
             )
 
-    def wait(self, future: futures.Future[Any], deadline: float | None) -> None:
-        """Blocks until the future is done, the deadline has passed, or a separate thread receives."""
+    def wait(self, future: _Reply, deadline: float | None) -> None:
+        """Blocks until the future is done or has a part, the deadline has passed, or a separate thread receives."""
         turn = self._turn
         if self._thread is None and turn.acquire(blocking=False):
             try:
                 self._receiving = threading.get_ident()
-                while not (future.done() or self.ended or self._thread is not None or left(deadline) == 0):
+                while not (future.done() or future.parts or self.ended or self._thread or left(deadline) == 0):
                     self._receive(deadline)
             except BaseException:  # Ctrl-C, possibly after replies for other threads were received
                 self.end("a call that received the replies of all was interrupted")
@@ -172,13 +177,13 @@ class _Line:
 
     def _take_replies(self, timeout: float) -> None:
         try:
-            self._settle_all(self._replies.get_many(_BATCH, timeout))
+            self._settle_all(self._replies.get_many(self._batch, timeout))
         except queue.Empty:
             pass
         except PeerDied as death:
             if self._waits:
                 self._core.count_death()
-                for _ in range(self._replies.qsize() // _BATCH + 1):  # replies from before the death
+                for _ in range(self._replies.qsize() // self._batch + 1):  # replies from before the death
                     self._take_replies(0)
                 self._fail(self._core.lose_begun(death))
             else:
@@ -206,6 +211,11 @@ class _Line:
     def _settle(self, header: Any, value: Any) -> None:
         if type(header) is not tuple or len(header) != 2 or type(header[0]) is not int:
             return
+        if header[1] == "part":
+            streaming = self._pending.get(header[0])
+            if streaming is not None and self._batch == 1:
+                streaming.parts.append(value)
+            return
         self._core.remove(header[0])
         with self._lock:
             future = self._settling = self._pending.pop(header[0], None)
@@ -219,7 +229,8 @@ class _Line:
             return
         if isinstance(value, Exception):
             future.set_exception(value)
-        elif header[1] is True:
+        elif header[1] is True or header[1] == "end":
+            future.has_value = header[1] is True
             future.set_result(value)
         else:
             failure = RemoteError(*(value if type(value) is tuple and len(value) == 2 else ("", value)))
@@ -233,6 +244,11 @@ class _Reply(futures.Future[Any]):
     line: _Line | None = None
     number = 0  # of its request
     serve_by = math.inf  # time until which it waits for a server, if its line waits
+    has_value = True  # False: the results were parts of a stream
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: deque[Any] = deque()
 
     def result(self, timeout: float | None = None) -> Any:
         self._check_may_wait()
@@ -318,7 +334,8 @@ class Client(Generic[T, ReplyT]):
         core_of(arena)  # raises for anything else than an Arena
         self._arena = arena
         self._waits: bool = self._requests._channel.waits_for_receivers
-        self._lines: dict[bool, _Line] = {}  # by whether their requests wait for the next server
+        # By whether their requests wait for the next server, or for a stream, by handle.
+        self._lines: dict[bool | bytes, _Line] = {}
         self._closed = False
         self._lock = threading.Lock()
         _clients.add(self)
@@ -362,20 +379,85 @@ class Client(Generic[T, ReplyT]):
                 self._requests.wait_for_receivers(1, left(None if serve_by == math.inf else serve_by))
 
     def _call(self, obj: T, timeout: float | None, deadline: float | None, serve_by: float | None) -> ReplyT:
+        return self._result(*self._submit_by(obj, timeout, deadline, serve_by), timeout, deadline)
+
+    def _submit_by(
+        self,
+        obj: T,
+        timeout: float | None,
+        deadline: float | None,
+        serve_by: float | None = None,
+        line: _Line | None = None,
+    ) -> tuple[_Line, _Reply]:
         try:
-            line, future = self._submit(obj, deadline, deadline, serve_by)
+            return self._submit(obj, deadline, None if line else deadline, serve_by, line)
         except queue.Full:
             raise TimeoutError(f"the service had no space for the request within {timeout} s") from None
+
+    def _result(self, line: _Line, future: _Reply, timeout: float | None, deadline: float | None) -> ReplyT:
         try:
             line.wait(future, deadline)
-            return future.result(left(deadline))
+            return future.result(left(deadline))  # type: ignore[no-any-return]
         except (TimeoutError, futures.TimeoutError):
             if not future.cancel():
-                return future.result()  # the reply has just arrived
+                return future.result()  # type: ignore[no-any-return]  # the reply has just arrived
             raise TimeoutError(f"no reply within {timeout} s") from None
         except BaseException:
             future.cancel()  # Ctrl-C
             raise
+
+    def call_many(self, objects: Iterable[T], timeout: float | None = None) -> list[ReplyT]:
+        """Sends several requests, which servers may answer at the same time, and returns their replies in order.
+
+        Args:
+            objects: The requests.
+            timeout: Seconds to wait for all replies; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A reply did not arrive in time. This and the other errors are those of `call`. The first one
+                ends the call.
+        """
+        self._check_thread()
+        deadline = deadline_after(timeout)
+        asked: list[tuple[_Line, _Reply]] = []
+        try:
+            asked.extend(self._submit_by(obj, timeout, deadline) for obj in objects)
+            return [self._result(line, future, timeout, deadline) for line, future in asked]
+        finally:
+            for _, future in asked:
+                future.cancel()
+
+    def stream(self, obj: T, timeout: float | None = None) -> Iterator[ReplyT]:
+        """Sends a request, and iterates over the parts of its reply; see `Request.stream`.
+
+        The server waits while 16 parts are not read. If you close the iterator early, or drop it, the server's
+        `Request.cancelled` becomes True. The request is sent when you ask for the first part.
+
+        Args:
+            obj: The request.
+            timeout: Seconds to wait for space in the service, and for each part; None waits indefinitely.
+
+        Raises:
+            TimeoutError: The next part did not arrive in time. The other errors are those of `call`.
+        """
+        self._check_thread()
+        line = self._open_line(self._waits, is_stream=True)
+        try:
+            deadline = deadline_after(timeout)
+            _, future = self._submit_by(obj, timeout, deadline, line=line)
+            while not future.done() or future.parts:
+                line.wait(future, deadline)
+                if future.parts:
+                    yield future.parts.popleft()
+                    deadline = deadline_after(timeout)
+                elif not future.done() and left(deadline) == 0:
+                    raise TimeoutError(f"no part of the reply within {timeout} s")
+            last = future.result()
+            if future.has_value:
+                yield last
+        finally:
+            self._lines.pop(line.handle, None)
+            line.end("the stream was closed")
 
     def submit(self, obj: T, timeout: float | None = None) -> futures.Future[ReplyT]:
         """Sends a request and returns a future for its reply. The future fails with the errors of `call`.
@@ -471,9 +553,14 @@ class Client(Generic[T, ReplyT]):
         return Client, (self._requests,)
 
     def _submit(
-        self, obj: T, room_by: float | None, reply_by: float | None, serve_by: float | None = None
-    ) -> tuple[_Line, futures.Future[ReplyT]]:
-        line, future, message = self._register(obj, reply_by, serve_by)
+        self,
+        obj: T,
+        room_by: float | None,
+        reply_by: float | None,
+        serve_by: float | None = None,
+        line: _Line | None = None,
+    ) -> tuple[_Line, _Reply]:
+        line, future, message = self._register(obj, reply_by, serve_by, line)
         deaths = line.deaths
         try:
             with refusals_of_the_value():
@@ -487,7 +574,7 @@ class Client(Generic[T, ReplyT]):
         return line, future
 
     def _register(
-        self, obj: T, reply_by: float | None, serve_by: float | None
+        self, obj: T, reply_by: float | None, serve_by: float | None, stream: _Line | None = None
     ) -> tuple[_Line, _Reply, tuple[tuple[bytes, int, float | None], object]]:
         """Registers a request and returns its future and its message. Servers drop the request after `reply_by`.
 
@@ -498,8 +585,10 @@ class Client(Generic[T, ReplyT]):
             future.serve_by = serve_by
         number = None
         while number is None:
-            line = self._open_line(self._waits or serve_by is not None)
+            line = stream or self._open_line(self._waits or serve_by is not None)
             number = line.add(future)
+            if number is None and stream is not None:
+                raise ChannelClosed("this client is closed")
         future.line, future.number = line, number
         future.add_done_callback(functools.partial(self._done, line, number))
         return line, future, ((line.handle, number, reply_by), obj)
@@ -511,14 +600,15 @@ class Client(Generic[T, ReplyT]):
     def _done(self, line: _Line, number: int, _: object) -> None:
         line.forget(number)  # the bound method keeps the client alive while a request is pending
 
-    def _open_line(self, waits: bool) -> _Line:
+    def _open_line(self, waits: bool, is_stream: bool = False) -> _Line:
         with self._lock:
             if self._closed:
                 raise ChannelClosed("this client is closed")
-            line = self._lines.get(waits)
+            line = None if is_stream else self._lines.get(waits)
             if line is None or line.ended:
                 self._arena = self._arena or Arena()
-                line = self._lines[waits] = _Line(self._requests, self._arena, waits)
+                line = _Line(self._requests, self._arena, waits, _PARTS if is_stream else None)
+                self._lines[line.handle if is_stream else waits] = line
             return line
 
     def _gone(self, error: ChannelClosed) -> Exception:

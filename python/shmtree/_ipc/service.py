@@ -1,4 +1,4 @@
-"""Requests, and the `Service` by which any number of processes answer them.
+"""A `Service`, by which any number of processes answer requests.
 
 A request is a header and an object. The header names the client's reply channel and the number of the request there. A
 server opens that channel when it first sees it. So a reply finds its client even if another server answered the
@@ -9,238 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
+import queue
+import signal
+import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import GeneratorType
 from typing import Any, Generic, TypeVar
 
 from .. import _core
-from .._process import handles, lifetime
-from .._public import made_by
-from ..errors import ChannelClosed, Error, PickleRefused
+from ..errors import ChannelClosed, Error
 from .arena import Arena
-from .arguments import deadline_after, left
+from .arguments import deadline_after, left, natural
 from .channel import KeepOpen, Receiver, Sender, ends_of, home_of
 from .ends import shown
+from .request import Request, open_replies, reply_senders
+from .request_batch import RequestBatch
 from .stats import ChannelStats
 from .waiting import receive_async
 
 _T = TypeVar("_T")
 
-_REPLY_S = 10.0  # time to wait for a client that has no space for its replies
-_VALUE = "[1]"  # path of the value in a message
-
-
-@contextlib.contextmanager
-def refusals_of_the_value() -> Iterator[None]:
-    """Makes errors give the path within the value: the message also has a header, which users do not see."""
-    try:
-        yield
-    except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError) as error:
-        if isinstance(error, PickleRefused):
-            _name_in_value(error)
-        elif len(error.args) == 1 and isinstance(error.args[0], str):
-            error.args = (error.args[0].replace(f"; it is at {_VALUE} of the message", ""),)
-            error.args = (error.args[0].replace(f"; it is at {_VALUE}", "; it is at "),)
-        raise
-
-
-def _name_in_value(refusal: PickleRefused) -> None:
-    if refusal.path is not None and refusal.path.startswith(_VALUE):
-        path = refusal.path.removeprefix(_VALUE)
-        place = f"It is at {path} of the message" if path else "It is the message itself"
-        refusal.args = (str(refusal).replace(f"It is at {refusal.path} of the message", place),)
-        refusal.path = path
-
-
-def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
-    """Opens a client's reply channel. Returns None if the client is gone, or the handle is not one of a pair."""
-    with (
-        contextlib.suppress(FileNotFoundError, ChannelClosed),
-        handles.open_channel(handle, None, False) as (channel, _),
-    ):
-        if not channel.is_queue:
-            sender = Sender._of(channel, allow_pickle)
-            _reply_senders[sender] = handle
-            return sender
-    return None
-
-
-#: Reply channels that this process has opened, and their handles.
-_reply_senders: weakref.WeakKeyDictionary[Any, bytes] = weakref.WeakKeyDictionary()
-
-
-@made_by("Service.get()")
-class Request(Generic[_T]):
-    """One request of a `Service`. Any thread answers it, once, by `reply` or `fail`.
-
-    A request fails at the client if it is dropped without an answer, or not answered when its process exits. A request
-    has one result: once the client has been told of a failure, `reply` and `fail` return without sending anything.
-    """
-
-    __slots__ = ("__weakref__", "_cause", "_failed", "_number", "_pid", "_replies", "value")
-
-    value: _T  #: the object that the client sent
-    _replies: _core.ServiceClient | None  # None: a call is answering, or has answered
-    _number: int
-    _pid: int
-    _cause: tuple[str, str] | None  # name and text of a failure that could not be sent yet
-    _failed: bool | None  # True: the client got a failure; False: the reply was not sent
-
-    @classmethod
-    def _of(cls, replies: _core.ServiceClient, number: int, value: _T) -> Request[_T]:
-        self = cls.__new__(cls)
-        self.value = value
-        self._replies = replies
-        self._number = number
-        self._pid = os.getpid()
-        self._cause = self._failed = None
-        _unanswered.add(self)
-        return self
-
-    def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
-        """Sends the reply.
-
-        If a reply timed out because the client had no space, a later reply to that client does not wait if its timeout
-        is not longer. This holds until one reply succeeds.
-
-        Args:
-            value: The reply, any object that `Sender.put` takes.
-            timeout: Seconds to wait for space at the client; None waits indefinitely.
-            move: See `Sender.put`.
-
-        Returns:
-            True if it was sent. False if the client is gone, had no memory for the reply for `timeout` seconds, or has
-            got a failure before.
-
-        Raises:
-            ValueError: The request was answered before.
-
-        A value that cannot be sent raises as in `Sender.put`, and fails the request: the client's call raises
-        RemoteError with the name and text of that error.
-        """
-        deadline_after(timeout)  # raises for a wrong one, before anything is sent
-        replies = self._take_replies()
-        if replies is None:
-            return False
-        try:
-            message = ((self._number, True), value)
-            with refusals_of_the_value():
-                sent = replies.send(message, timeout, move)
-        except BaseException as error:
-            self._tell(replies, _name_of(error), 0)
-            raise
-        self._failed = None if sent else False
-        return sent
-
-    def fail(self, error: BaseException | str, timeout: float | None = _REPLY_S) -> bool:
-        """Answers the request with a failure: the client's call raises RemoteError with the name and text of `error`.
-
-        If an earlier `reply` raised, the client gets the error of that `reply` and not `error`, so a server can pass to
-        `fail` whatever its handler or `reply` raised. If there is no memory for the text, the client gets it shortened.
-
-        Args:
-            error: The error, or its text.
-            timeout: Seconds to wait for space at the client; None waits indefinitely.
-
-        Returns:
-            True if the client has got a failure, by this call or an earlier one. False if the client is gone, or had no
-            space for the message for `timeout` seconds: then the next `fail`, or the end of this object, tries again.
-
-        Raises:
-            ValueError: A reply was sent.
-        """
-        deadline_after(timeout)  # raises for a wrong one, before anything is sent
-        cause = self._cause or _name_of(error)
-        replies = self._take_replies()
-        if replies is None:
-            return self._failed is True
-        return self._tell(replies, cause, timeout)
-
-    def _drop(self, why: str) -> None:
-        """Fails the request without an answer, so that the client may send it again."""
-        replies = self._take_replies()
-        if replies is not None:
-            self._tell(replies, self._cause or ("", why), 0, succeeded=False if self._cause else None)
-
-    def _take_replies(self) -> _core.ServiceClient | None:
-        """Takes the right to answer. Returns None if the request has failed. Raises ValueError if it was answered."""
-        replies, self._replies = self._replies, None
-        if replies is None:
-            if self._failed is None:
-                raise ValueError("this request has been answered already; each request has one reply")
-            return None
-        _unanswered.discard(self)
-        if self._pid != os.getpid():  # a forked child, which answers for its parent
-            with contextlib.suppress(OSError, ValueError):
-                sender = _open_replies(_reply_senders[replies.sender], replies.sender.allow_pickle)
-                return replies if sender is None else _core.ServiceClient(sender)
-        return replies
-
-    def _tell(
-        self,
-        replies: _core.ServiceClient,
-        error: tuple[str, str],
-        timeout: float | None,
-        succeeded: bool | None = False,
-    ) -> bool:
-        """Sends the failure, and returns True if the client got it. If not, keeps it for the next call of `fail`.
-
-        Raises no Exception, because that would end the server.
-        """
-        told = False
-        try:
-            for parts in (error, (_shortened(error[0]), _shortened(error[1]))):
-                with contextlib.suppress(Exception):
-                    told = replies.send(((self._number, succeeded), parts), timeout)
-                    break
-        finally:
-            if told:
-                self._failed = True
-            else:
-                self._cause, self._replies = error, replies
-                _unanswered.add(self)
-        return told
-
-    def __repr__(self) -> str:
-        if self._replies is not None:
-            return "<Request, unanswered>"
-        return "<Request, failed>" if self._failed else "<Request, answered>"
-
-    def __del__(self) -> None:
-        if getattr(self, "_replies", None) is not None and self._pid == os.getpid():
-            with contextlib.suppress(Exception):
-                self._drop("the server dropped the request without an answer")
-
-
-_unanswered: weakref.WeakSet[Request[Any]] = weakref.WeakSet()
-
-
-def _fail_unanswered() -> None:
-    for request in list(_unanswered):
-        if request._pid == os.getpid():
-            with contextlib.suppress(Exception):
-                request._drop("the server exited without an answer")
-
-
-lifetime.before_leaving(_fail_unanswered)
-
-
-def _name_of(error: BaseException | str) -> tuple[str, str]:
-    """Returns the class name and the text of an error."""
-    if isinstance(error, str):
-        return "", str.__str__(error)
-    try:
-        text = str(error)
-    except Exception as another:
-        text = f"(its __str__ raised {type(another).__qualname__})"
-    return str.__str__(type(error).__qualname__), str.__str__(text)
-
-
-def _shortened(text: str) -> str:
-    """Returns at most 160 ASCII characters. A message with two such texts fits in a slot, so it needs no block."""
-    ascii_text = text.encode("ascii", "backslashreplace").decode("ascii")
-    return ascii_text if len(ascii_text) <= 160 else ascii_text[:157] + "..."
+_STOP_S = 0.2  # interval in which `serve` checks if it has to stop
 
 
 class Service(Generic[_T]):
@@ -292,6 +83,8 @@ class Service(Generic[_T]):
     def __setstate__(self, ends: tuple[Sender, Receiver]) -> None:
         self._sender, self._receiver = ends
         self._clients = _core.ServiceClients()
+        self._received: deque[Request[_T]] = deque()  # by a call that raised before it returned them
+        self._stops = False
         _services.add(self)
 
     @property
@@ -312,19 +105,132 @@ class Service(Generic[_T]):
             queue.Empty: There was no request within `timeout` seconds.
             ChannelClosed: `close` was called in this process.
         """
-        deadline = deadline_after(timeout)
-        while True:
-            request = self._request(self._receiver._take_unloaded(timeout=left(deadline)))
-            if request is not None:
-                return request
+        return self._get(deadline_after(timeout), None)
+
+    def _get(self, deadline: float | None, copy: bool | None) -> Request[_T]:
+        request = self._kept()
+        while request is None:
+            request = self._request(self._receiver._take_unloaded(timeout=left(deadline), copy=copy))
+        return request
+
+    def get_many(self, n: int, timeout: float | None = None, *, within: float | None = 0.0) -> list[Request[_T]]:
+        """Returns up to `n` requests: waits for the first one, and then for more.
+
+        Args:
+            n: Maximum number of requests, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+            within: Seconds to wait for more after the first one; None waits until there are `n`.
+
+        Returns:
+            A list of 1 to `n` requests.
+
+        Raises:
+            queue.Empty: There was no request within `timeout` seconds. The other errors are those of `get`.
+        """
+        return self._get_many(n, timeout, within, None)
+
+    def _get_many(self, n: int, timeout: float | None, within: float | None, copy: bool | None) -> list[Request[_T]]:
+        if natural("n", n) == 0:
+            raise ValueError("n is 0; it must be at least 1")
+        deadline_after(within, "within")
+        requests = [self._get(deadline_after(timeout), copy)]
+        deadline = deadline_after(within)
+        try:
+            while len(requests) < n:
+                requests.append(self._get(deadline, copy))
+        except (queue.Empty, ChannelClosed):
+            pass
+        except BaseException:  # of a signal handler
+            self._received.extend(requests)
+            raise
+        return requests
+
+    def get_batch(self, n: int, timeout: float | None = None, *, within: float | None = 0.0) -> RequestBatch[_T]:
+        """Does the same as `get_many`, and stacks the arrays of the requests.
+
+        The requests must be arrays or tensors of one shape, or dicts or tuples of these. Each row is copied once, from
+        the shared memory of its client.
+
+        Returns:
+            The requests as a `RequestBatch`.
+
+        Raises:
+            ValueError: The requests differ in their keys, dtypes or shapes, which the error lists. The next calls
+                return them. The other errors are those of `get_many`.
+
+        Example::
+
+            batch = service.get_batch(64, within=0.002)
+            batch.reply(model(batch.value))
+        """
+        requests = self._get_many(n, timeout, within, False)
+        try:
+            return RequestBatch._of(requests)
+        except BaseException:
+            self._received.extend(requests)
+            raise
+
+    def serve(
+        self, function: Callable[[Any], Any], *, batch: int | None = None, within: float | None = 0.0, workers: int = 1
+    ) -> None:
+        """Answers requests with the results of a function, until SIGTERM arrives or `close` is called.
+
+        The call then finishes the requests that it has begun. Others remain in the service, for other servers. It
+        handles SIGTERM only if the main thread calls it.
+
+        If the function raises, its request fails, and the server continues. If the function is a generator, its items
+        are the parts of a stream (`Request.stream`).
+
+        Args:
+            function: Gets the value of a request and returns the reply. With `batch`, it gets and returns stacked
+                arrays, as `get_batch` and `RequestBatch.reply` do. Requests with other shapes get a call of their own.
+            batch: Maximum number of requests for one call of the function; None: one request, not stacked.
+            within: Seconds to wait for more requests after the first one of a batch.
+            workers: Number of threads that call the function.
+        """
+        self._stops = False
+        in_main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, lambda *_: self._stop()) if in_main else None
+        work = [function, batch, within]
+        threads = [threading.Thread(target=self._serve, args=work, name="shmtree-serve") for _ in range(workers - 1)]
+        try:
+            for thread in threads:
+                thread.start()
+            self._serve(function, batch, within)
+        finally:
+            self._stop()
+            for thread in threads:
+                thread.join()
+            if in_main:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+    def _stop(self) -> None:
+        self._stops = True
+
+    def _serve(self, function: Callable[[Any], Any], batch: int | None, within: float | None) -> None:
+        while not self._stops:
+            try:
+                requests = self._get_many(batch or 1, _STOP_S, within, None if batch is None else False)
+            except queue.Empty:
+                continue
+            except ChannelClosed:
+                return
+            for each in requests if batch is None else _batches(requests):
+                _answer(each, function)
 
     async def get_async(self, timeout: float | None = None) -> Request[_T]:
         """Does the same as `get` in a coroutine."""
         deadline = deadline_after(timeout)
-        while True:
+        request = self._kept()
+        while request is None:
             request = self._request(await receive_async(self._receiver, self._take_now, left(deadline)))
-            if request is not None:
-                return request
+        return request
+
+    def _kept(self) -> Request[_T] | None:
+        """Returns a request that an earlier call received and did not return."""
+        with contextlib.suppress(IndexError):
+            return self._received.popleft() if self._received else None
+        return None
 
     #: `x in service` raises TypeError. Otherwise, Python would iterate over the service and so receive every request.
     __contains__ = None
@@ -400,7 +306,35 @@ class Service(Generic[_T]):
             return None if found is None else Request._of(*found, message[1])
 
     def _open_replies(self, handle: bytes) -> Sender | None:
-        return _open_replies(handle, self._receiver.allow_pickle)
+        return open_replies(handle, self._receiver.allow_pickle)
+
+
+def _batches(requests: list[Request[Any]]) -> list[Any]:
+    """Returns the requests as one batch if they can be stacked, or else as batches of one."""
+    with contextlib.suppress(ValueError):
+        return [RequestBatch._of(requests)]
+    batches: list[Any] = []
+    for request in requests:
+        try:
+            batches.append(RequestBatch._of([request]))
+        except Exception as error:  # its arrays cannot be stacked
+            request.fail(error)
+    return batches
+
+
+def _answer(work: Request[Any] | RequestBatch[Any], function: Callable[[Any], Any]) -> None:
+    """Answers a request or a batch with function(value). If it raises, they fail."""
+    try:
+        result = function(work.value)
+        if isinstance(work, Request) and isinstance(result, GeneratorType):
+            with contextlib.closing(result):
+                if not all(work.stream(part) for part in result):
+                    raise TimeoutError("the client has not read the parts of the reply in time, or is gone")
+            work.end()
+        else:
+            work.reply(result)
+    except Exception as error:
+        work.fail(error)
 
 
 _services: weakref.WeakSet[Service[Any]] = weakref.WeakSet()
@@ -408,7 +342,7 @@ _services: weakref.WeakSet[Service[Any]] = weakref.WeakSet()
 
 def _after_fork() -> None:
     """Closes the reply channels in a forked child. Clients must not take the death of a child for that of a server."""
-    for sender in list(_reply_senders):
+    for sender in list(reply_senders):
         sender.close()
     for service in list(_services):
         service._clients.clear()

@@ -19,7 +19,7 @@ from services import double_all, end, never_answer, serve_name
 
 import shmtree
 from shmtree import Client, Service, _core
-from shmtree._ipc import service as service_module
+from shmtree._ipc.request import reply_senders
 
 # --- clients that are stopped ----------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ def test_service_forgets_closed_clients(arena):
     for number in range(200):
         with Client(service.sender) as client:
             assert client.call(number, timeout=60) == 2 * number
-    assert len(service_module._reply_senders) <= 65
+    assert len(reply_senders) <= 65
     service.close()
     thread.join(30)
 

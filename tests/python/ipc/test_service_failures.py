@@ -138,14 +138,14 @@ def test_unsent_failure_is_sent_later(arena):
 def test_request_whose_client_cannot_be_opened_is_skipped(arena, monkeypatch):
     service: Service[int] = Service(arena=arena)
     errors = [MemoryError(), shmtree.OutOfSharedMemory("no addresses"), OSError(24, "too many files")]
-    replies = service_module._open_replies
+    replies = service_module.open_replies
 
     def fail_first(*arguments: Any) -> Any:
         if errors:
             raise errors.pop()
         return replies(*arguments)
 
-    monkeypatch.setattr(service_module, "_open_replies", fail_first)
+    monkeypatch.setattr(service_module, "open_replies", fail_first)
     with Client(service.sender) as client:
         for number in range(4):
             client.submit(number)

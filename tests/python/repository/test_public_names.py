@@ -47,6 +47,7 @@ MADE_BY = {
     "shmtree.NameInfo": "use shmtree.list_names()",
     "shmtree.Receiver": "use shmtree.create_pair() or shmtree.open_receiver()",
     "shmtree.Request": "use Service.get()",
+    "shmtree.RequestBatch": "use Service.get_batch()",
     "shmtree.Sender": "use shmtree.create_pair() or shmtree.open_sender()",
     "shmtree.SharedArray": "use Arena.array() or SharedArray.open()",
     "shmtree.SubprocessIterator": "use shmtree.iterate_in_subprocess()",
