@@ -33,6 +33,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "shmtree/arena.h"
 #include "shmtree/base/result.h"
@@ -100,11 +101,21 @@ class Request {
   /// - kClosed, kFull: as for reply(). The next fail(), or the destructor, tries again.
   /// - kInvalid: a reply was sent, or a text is not UTF-8.
   Status fail(std::string_view text, std::string_view kind = {}, Timeout timeout = std::chrono::seconds(10));
+  /// Sends one of several results. Then send the last one by reply(), or call end(). Client.stream() of Python returns
+  /// each of them; other calls return only the last one. Waits up to `timeout` while the client has not read the parts
+  /// before it. Errors are those of reply(), but the request stays unanswered.
+  Status stream(Value part, Timeout timeout = std::chrono::seconds(10));
+  /// Answers a request of which all results were sent by stream(). Errors are those of reply().
+  Status end(Timeout timeout = std::chrono::seconds(10));
+  /// Returns true if the client does not wait for the answer any more: its timeout has passed, it has closed its Client
+  /// or the stream, or it has exited. A Pending that was dropped does not count.
+  bool cancelled() const;
 
  private:
   friend class Service;
   struct State;
   explicit Request(std::unique_ptr<State> state) noexcept;
+  Status answer(Value outcome, Value value, const Timeout& timeout);
   std::unique_ptr<State> state_;
 };
 
@@ -122,6 +133,10 @@ class Service {
   /// - kClosed: close() was called here.
   /// - kInterrupted: `stop` asked to stop.
   Result<Request> get(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+
+  /// Waits for the first request as get() does, and up to `within` for more, until it has `most`.
+  Result<std::vector<Request>> get_many(std::size_t most, Timeout timeout = std::nullopt,
+                                        std::chrono::nanoseconds within = {}, const std::stop_token& stop = {}) const;
 
   /// Returns a descriptor that is readable while get() would not block. See Receiver::fileno().
   Result<int> fileno() const;

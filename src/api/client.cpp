@@ -165,7 +165,7 @@ class ReplyReceiver {
           !item && may_retry_after(item.error(), message) && message.failed_builds() < channel::kMaxFailedBuilds;
       ++received_;
       if (*may_retry) return std::move(item).error();
-      if (number) to_.finish(*number, item ? result_of(*item) : std::move(item));
+      if (number && !(item && is_part(*item))) to_.finish(*number, item ? result_of(*item) : std::move(item));
       return success();
     }
     Status failed(Error error) const { return error; }
@@ -234,10 +234,15 @@ class ReplyReceiver {
     for (const service::Lost& each : lost) finish(each.number, service::lost_error(death, each.loss));
     if (!lost.empty()) changed_.notify_all();
   }
+  // Returns true for one of several results. A call returns only the last one.
+  static bool is_part(const Item& reply) {
+    const Item outcome = reply.at(0).at(1);
+    return outcome.kind() == Kind::kStr && outcome.as<std::string>() == "part";
+  }
   // `reply`: a message for which reply_number() has found a number.
   static Result<Item> result_of(const Item& reply) {
     const Item outcome = reply.at(0).at(1), value = reply.at(1);
-    if (outcome.kind() == Kind::kTrue) return value;
+    if (outcome.kind() == Kind::kTrue || outcome.kind() == Kind::kStr) return value;
     Error error{.code = Code::kRemoteError, .message = "the server failed the request"};
     error.dropped = outcome.is_none();
     if (const auto texts = value.try_as<std::pair<std::string, std::string>>()) {

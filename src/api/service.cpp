@@ -1,8 +1,10 @@
 // Implements Service and Request.
 #include "shmtree/service.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "api/receiving.h"
 #include "api/service_state.h"
@@ -86,6 +88,7 @@ struct Request::State {
 
   std::shared_ptr<ServiceClient> client;
   std::int64_t number;
+  std::optional<double> deadline;
   Item value;
   int pid = platform::process_id();
   platform::ForkSafeMutex mutex{};
@@ -111,11 +114,43 @@ const Item& Request::value() const& noexcept {
 }
 
 Status Request::reply(Value value, Timeout timeout) {
+  return answer(true, std::move(value), timeout);
+}
+
+Status Request::end(Timeout timeout) {
+  return answer("end", nullptr, timeout);
+}
+
+Status Request::stream(Value part, Timeout timeout) {
   return or_out_of_memory([&]() -> Status {
     if (state_ == nullptr) return Error{Code::kInvalid, "this request was moved from"};
     auto to = state_->begin();
     if (!to) return std::move(to).error();
-    Status sent = or_out_of_memory([&] { return State::send(**to, state_->message(true, std::move(value)), timeout); });
+    Status sent =
+        or_out_of_memory([&] { return State::send(**to, state_->message("part", std::move(part)), timeout); });
+    const std::lock_guard guard(state_->mutex);
+    state_->client = std::move(*to);
+    return sent;
+  });
+}
+
+bool Request::cancelled() const {
+  if (state_ == nullptr) return false;
+  std::shared_ptr<ServiceClient> client;
+  {
+    const std::lock_guard guard(state_->mutex);
+    client = state_->client;
+  }
+  return client != nullptr && (service::has_expired(state_->deadline) || !service::check_client(client->sender));
+}
+
+Status Request::answer(Value outcome, Value value, const Timeout& timeout) {
+  return or_out_of_memory([&]() -> Status {
+    if (state_ == nullptr) return Error{Code::kInvalid, "this request was moved from"};
+    auto to = state_->begin();
+    if (!to) return std::move(to).error();
+    Status sent = or_out_of_memory(
+        [&] { return State::send(**to, state_->message(std::move(outcome), std::move(value)), timeout); });
     if (sent) return sent;
     if (sent.code() == Code::kClosed || sent.code() == Code::kFull) {
       const std::lock_guard guard(state_->mutex);
@@ -202,8 +237,8 @@ Result<std::optional<Request>> Service::begin(channel::Delivery& delivery) const
   Status acked = delivery.ack(WaitContext{});
   if (!acked) return std::move(acked).error();
   if (client == nullptr) return std::optional<Request>();
-  Request request(
-      std::unique_ptr<Request::State>(new Request::State{client, header->number, item ? item->at(1) : Item()}));
+  Request request(std::unique_ptr<Request::State>(
+      new Request::State{client, header->number, header->deadline, item ? item->at(1) : Item()}));
   if (item) return std::optional(std::move(request));
   request.fail(item.error().message, name_of(item.code()), std::chrono::nanoseconds(0)).ok();
   return std::optional<Request>();
@@ -220,6 +255,23 @@ Result<Request> Service::get(Timeout timeout, const std::stop_token& stop) const
       if (!request) return std::move(request).error();
       if (*request) return std::move(**request);
     }
+  });
+}
+
+Result<std::vector<Request>> Service::get_many(std::size_t most, Timeout timeout, std::chrono::nanoseconds within,
+                                               const std::stop_token& stop) const {
+  return or_out_of_memory([&]() -> Result<std::vector<Request>> {
+    if (most == 0) return Error{Code::kInvalid, "get_many() of 0 requests; ask for at least 1"};
+    std::vector<Request> requests;
+    auto next = get(timeout, stop);
+    if (!next) return std::move(next).error();
+    const platform::Deadline deadline = platform::Deadline::after(within);
+    while (next) {
+      requests.push_back(std::move(*next));
+      if (requests.size() == most) break;
+      next = get(std::chrono::nanoseconds(std::max<std::int64_t>(deadline.remaining_ns(), 0)), stop);
+    }
+    return requests;
   });
 }
 

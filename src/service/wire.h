@@ -5,6 +5,8 @@
 //   reply    ((number, outcome), value)            outcome: True, value is the result
 //                                                  False, value is (class, text) of the server's error
 //                                                  None, the same, and the server dropped the request
+//                                                  "part", value is one of several results, and others follow
+//                                                  "end", no other result follows
 //
 // The functions read only the header, so they also work if the value cannot be decoded.
 //

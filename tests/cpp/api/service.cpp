@@ -93,6 +93,50 @@ TEST_CASE("calls of many threads get their own replies") {
   CHECK(server.succeeded());
 }
 
+TEST_CASE("get_many of a service waits within for more requests") {
+  const Service service = new_service();
+  const Client client = Client::open(service).value();
+  const Pending first = client.submit(1).value();
+  std::optional<Pending> second;
+  std::jthread later([&] {
+    if (has_received(client, 1)) second = client.submit(2).value();
+  });
+  auto requests = service.get_many(2, 60s, 60s).value();
+  REQUIRE(requests.size() == 2);
+  CHECK((requests[0].value().as<int>() == 1 && requests[1].value().as<int>() == 2));
+  CHECK(service.get_many(0).code() == Code::kInvalid);
+  CHECK(service.get_many(1, 0s).code() == Code::kEmpty);
+  const Pending third = client.submit(3).value();
+  CHECK(service.get_many(2, 60s, 1ms).value().size() == 1);
+}
+
+TEST_CASE("a call returns the last result of a stream") {
+  const Service service = new_service();
+  const Client client = Client::open(service).value();
+  const Pending sent = client.submit(1).value(), ended = client.submit(2).value();
+  Request request = service.get(60s).value();
+  for (int i = 0; i < 3; ++i) request.stream(i).value();
+  CHECK_FALSE(sent.done());
+  request.reply("last").value();
+  CHECK(request.stream(4).code() == Code::kInvalid);
+  request = service.get(60s).value();
+  request.stream("part").value();
+  request.end().value();
+  CHECK(sent.get(60s).value().as<std::string>() == "last");
+  CHECK(ended.get(60s).value().is_none());
+}
+
+TEST_CASE("a request is cancelled once its client is closed") {
+  const Service service = new_service();
+  const Client client = Client::open(service).value();
+  const Pending sent = client.submit(1).value();
+  Request request = service.get(60s).value();
+  CHECK_FALSE(request.cancelled());
+  Client(client).close();
+  CHECK(request.cancelled());
+  CHECK(request.stream(1).code() == Code::kClosed);
+}
+
 TEST_CASE("a failed request gives kRemoteError with kind and text") {
   const Service service = new_service();
   const Client client = Client::open(service).value();
