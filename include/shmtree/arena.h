@@ -35,8 +35,9 @@ struct ArenaOptions {
   std::uint64_t max_bytes = 0;
   std::uint64_t prefault = 0;  ///< Number of bytes to commit at creation.
   bool huge_pages = false;     ///< Requests huge pages from the system.
-  /// Time for which each wait of this process at an end in the arena polls before it sleeps (Sender::set_spin()). If it
-  /// is not set, the environment variable SHMTREE_SPIN sets it, in seconds; else 0.
+  /// Time for which a call of this process that waits at an end in the arena polls before it sleeps
+  /// (Sender::set_spin()). If it is not set, the value of the environment variable SHMTREE_SPIN in seconds, or 0
+  /// without that variable.
   std::optional<std::chrono::nanoseconds> spin{};
 };
 
@@ -49,21 +50,22 @@ struct ArenaUsage {
 };
 
 /// Memory that several channels share, so that data passes from one to the next without a copy. An arena is anonymous:
-/// its memory is freed when the last attached process exits or dies. A moved-from Arena has no memory: usage() and
-/// trim() return 0, new_array() returns kInvalid, and making a pair in it throws BadResult.
+/// its memory is freed when the last attached process exits or dies. A moved-from Arena refers to no memory: usage()
+/// and trim() return 0, new_array() returns kInvalid, and making a pair in it throws BadResult.
 class Arena {
  public:
   /// Creates an arena. kInvalid: the budget is below 1 MiB or above 2 TiB, `spin` is negative, or SHMTREE_SPIN is not a
   /// number of seconds. kOs: a system call failed.
   static Result<Arena> create(const ArenaOptions& options = {});
-  /// Returns the default arena of this process, which make_pair() uses if it is given none. The first call creates it.
+  /// Returns the default arena of this process, which make_pair() uses unless PairOptions::arena is set. The first call
+  /// creates it.
   static Result<Arena> shared();
 
   /// Allocates an uninitialised array in the arena, to be filled in place before a put. You may write to `data` until
   /// you put the array; the result's `owner` keeps the memory alive. A put transfers the memory to the receivers
   /// without a copy, so do not write to it afterwards. Each array is transferred at most once. A put copies the array
-  /// instead if the value has only a part of it, or if another put of the array is in progress or has succeeded. A put
-  /// in a forked child copies, too.
+  /// instead if the value contains only a part of it, or if another put of the array is in progress or has succeeded. A
+  /// put by a forked child copies, too.
   ///
   /// Blocks while undelivered messages use up the budget.
   /// - kFull: the timeout expired.
@@ -76,7 +78,7 @@ class Arena {
 
   /// Returns the current use of the arena.
   ArenaUsage usage() const;
-  /// Returns the pages of free memory to the system. The result is the number of bytes.
+  /// Returns unused pages to the system. The result is the number of bytes that were returned.
   std::uint64_t trim() const;
 
  private:

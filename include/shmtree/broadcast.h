@@ -13,10 +13,10 @@
 /// memory. They do not change while the Item, or a view of array.h, exists.
 ///
 /// A process is a publisher from its first put() until it closes or drops its last Broadcast, or exits. When no
-/// publisher is left, subscribers receive the remaining messages and then kClosed. They get kPeerDied with the process
-/// ids instead if a publisher was killed. Both last until a process puts again. Before the first message, the process
-/// that made the Broadcast counts as a publisher, and so do all that opened it and do not wait for a message
-/// themselves.
+/// publisher is left, subscribers receive the remaining messages and then kClosed. If a publisher was killed, they get
+/// kPeerDied with the process ids instead of kClosed. Both errors last until a process puts again. Before the first
+/// message, the process that made the Broadcast counts as a publisher. So does each process that opened it, unless it
+/// waits for a message itself.
 ///
 /// Ownership, timeouts and thread safety are those of pair.h. A Broadcast and a Subscriber are handles: copies refer to
 /// the same object, and any thread may use them.
@@ -76,11 +76,11 @@ struct Subscription {
 
 /// Options for make_broadcast().
 struct BroadcastOptions {
-  std::uint64_t capacity = 8;  ///< Messages that the slowest blocking reader may be behind: 1 to 2^20 - 1.
+  std::uint64_t capacity = 8;  ///< Number of messages by which the slowest blocking reader may lag: 1 to 2^20 - 1.
   /// Maximum bytes of the messages that the slowest blocking reader has not read, see PairOptions. 0: only the arena's
   /// budget limits them.
   std::uint64_t max_bytes = 0;
-  std::uint64_t history = 0;  ///< Messages kept for later subscribers after all readers have read them.
+  std::uint64_t history = 0;  ///< Messages kept for later subscribers even after all readers have read them.
   /// Name for open_broadcast() and Python's Broadcast.open(). Has its own arena unless `arena` is set.
   std::string name{};
   /// Arena to use. By default an arena of its own if `name` is set, otherwise Arena::shared().
@@ -88,7 +88,8 @@ struct BroadcastOptions {
   std::optional<bool> allow_pickle{};  ///< Allows Python to put pickles. By default only without a name.
   /// kWait: the stream never ends; subscribers wait for the next publisher. kEach is kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
-  /// Unless kNo, the same as kWait: subscribers wait for the next publisher, after a kill and after an exit.
+  /// Any value except kNo has the effect of kWait: subscribers wait for the next publisher, whether the last one was
+  /// killed or exited.
   KeepOpen keep_open = KeepOpen::kNo;
   bool exist_ok = false;  ///< See PairOptions.
 };
@@ -105,19 +106,20 @@ struct BroadcastStats {
 
 /// A reader of a Broadcast with its own position. Made by Broadcast::subscribe().
 ///
-/// One process may make a subscription and another may use it. Until its first get(), every process that made it,
-/// inherited it over fork, or opened its handle is attached. The subscription ends when the last attached process has
-/// closed or dropped it, or has exited. From the first get() on, only the process that called get() is attached; calls
-/// of other processes return kClosed. Several threads may read from a subscription; each message goes to one of them.
+/// One process may make a subscription and another may use it. Until the first get(), every process that made the
+/// subscription, inherited it over fork, or opened its handle is attached to it. The subscription ends when the last
+/// attached process has closed or dropped it, or has exited. From the first get() on, only the process that called
+/// get() is attached; calls of other processes return kClosed. Several threads may read from a subscription; each
+/// message goes to one of them.
 class Subscriber {
  public:
-  /// Receives the next message. Arrays are read-only views of shared memory that the Item keeps alive. If more than
-  /// half of the arena's budget is held, the Item has a copy instead.
+  /// Receives the next message. Arrays are read-only views of shared memory that the Item keeps alive. If processes
+  /// hold more than half of the arena's budget, the Item contains a copy instead.
   /// - kEmpty: no message arrived in time.
   /// - kOverrun: `missed` messages were overwritten or given up before they were read (only with OnLag::kRaise).
-  ///   The next call continues.
+  ///   The next call continues with the messages after them.
   /// - kClosed: the subscription was closed here or belongs to another process, or no publisher is left and every
-  ///   message has been read. kPeerDied instead of the latter if a publisher was killed.
+  ///   message has been read. If a publisher was killed, kPeerDied takes the place of kClosed for the last reason.
   /// - kCorrupt: the message was damaged. The next call continues with the message after it.
   /// - kOutOfSharedMemory: this process has no memory for the message. The next call returns the same message, or a
   ///   newer one (OnLag::kLatest). After eight failures in a row the message is given up, and counts as missed.
@@ -156,16 +158,16 @@ class Subscriber {
   /// Returns the number of messages missed so far; 0 after close().
   std::uint64_t missed() const noexcept;
   /// Returns a descriptor that is readable while a message is available or no publisher is left. This object owns it,
-  /// and closes it. The call counts as a use of the subscription: from then on, only this process is attached. If
-  /// several threads read, another thread may receive the message first. Only wait() and calls that block detect the
-  /// death of publishers. The limit of 4,096 ends (see Receiver::fileno()) does not apply.
+  /// and closes it. The call counts as a use of the subscription, like get(): from then on, only this process is
+  /// attached. If several threads read, another thread may receive the message first. Only wait() and calls that block
+  /// detect the death of publishers. The limit of 4,096 ends (see Receiver::fileno()) does not apply.
   /// - kClosed: the subscription was closed here or belongs to another process.
   /// - kOs: no descriptor is available.
   Result<int> fileno() const;
 
-  /// Returns a text with which a process of the same user opens the subscription, through open(). The subscription then
-  /// exists until it is opened, this process exits, or close() is called here. So do not close it while it is in
-  /// transit. kClosed: it is closed, or a process has already read from it.
+  /// Returns a text with which a process of the same user opens the subscription, through open(). The subscription
+  /// stays alive until a process opens it, this process exits, or close() is called here. Therefore do not close it
+  /// while it is in transit. kClosed: it is closed, or a process has already read from it.
   Result<std::string> handle() const;
   /// Opens the subscription of a handle.
   /// - kInvalid: the text is not a handle.
@@ -195,10 +197,10 @@ class Subscriber {
 class Broadcast {
  public:
   /// Puts a message for all readers and returns its ticket: 0, 1, 2, ... Succeeds without readers, too. You may change
-  /// the value afterwards, except arrays of new_array(), which are transferred. Blocks while a live blocking reader is
-  /// `capacity` messages behind, and while there is no memory.
-  /// - kFull: the timeout expired. The message names the process waited for.
-  /// - kTimeout: a stopped process, which the message names, held the arena's lock.
+  /// the value afterwards, except arrays of new_array(), which are transferred. Blocks while a live blocking reader
+  /// lags by `capacity` messages, and while the arena has no free memory.
+  /// - kFull: the timeout expired. The error names the process for which the call waited.
+  /// - kTimeout: a stopped process, which the error names, held the arena's lock.
   /// - kOutOfSharedMemory: only views that processes hold use up the memory.
   /// - kMessageTooLarge: the message exceeds the arena's budget.
   /// - kInvalid, kPickleRefused: see Sender::put().
@@ -254,7 +256,7 @@ class Broadcast {
 
   /// Makes a subscription. Does not wait for memory.
   /// - kInvalid: there are 256 subscriptions already.
-  /// - kOutOfSharedMemory: the arena has no 4 KiB for it.
+  /// - kOutOfSharedMemory: the arena does not have the 4 KiB that a subscription needs.
   /// - kTimeout: a stopped process, which the error names, holds the lock of this Broadcast or of the arena.
   /// - kClosed: closed here.
   Result<Subscriber> subscribe(const Subscription& how = {}, Timeout timeout = std::nullopt,
@@ -262,7 +264,7 @@ class Broadcast {
 
   /// True if put() of a small message would not block.
   bool has_space() const noexcept;
-  /// Waits until all blocking readers have read the message with this ticket, and all before it.
+  /// Waits until all blocking readers have read the message with this ticket and all earlier messages.
   /// - kTimeout: the timeout expired. The error names a process that has not read them.
   /// - kInvalid: put() has returned no such ticket.
   /// - kClosed: closed here.
@@ -270,17 +272,17 @@ class Broadcast {
   /// Does the same for all messages that this object and its copies have put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Waits until there are at least `count` subscriptions, so that their readers get the next message. kTimeout: there
-  /// are fewer. The message has both numbers.
+  /// are fewer. The error has both numbers.
   Status wait_for_subscribers(std::size_t count, Timeout timeout = std::nullopt,
                               const std::stop_token& stop = {}) const;
   /// Does the same as wait_for_all_ack().
   Status flush(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return wait_for_all_ack(timeout, stop);
   }
-  /// Returns the number of messages, up to the last one put by this object, that some blocking reader has not read; 0
-  /// after close().
+  /// Returns the number of messages that at least one blocking reader has not read, counted up to the last message that
+  /// this object has put; 0 after close().
   std::uint64_t pending_acks() const noexcept;
-  /// Returns the maximum number of messages that a blocking reader may be behind; 0 after close().
+  /// Returns the maximum number of messages by which a blocking reader may lag; 0 after close().
   std::uint64_t capacity() const noexcept;
   /// Returns the statistics; kClosed after close().
   Result<BroadcastStats> stats() const;

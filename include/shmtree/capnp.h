@@ -14,8 +14,8 @@
 ///     const shmtree::CapnpItem<Pose> pose = receiver.get().value().capnp<Pose>();
 ///     use(pose->getX());                                                  // read in place
 ///
-/// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. An ArenaMessageBuilder keeps the
-/// memory of its segments until it is destroyed.
+/// Ownership: a CapnpItem keeps its message alive; the readers that it returns do not. An ArenaMessageBuilder keeps the
+/// memory of its segments alive until it is destroyed.
 ///
 /// Thread safety: several threads may read a CapnpItem; a builder is not thread-safe.
 ///
@@ -23,8 +23,8 @@
 /// BadResult; `try_capnp<T>()` returns the error. It is kInvalid if the node has another kind or schema id, or if its
 /// memory is not aligned to 8 bytes. It is kCorrupt if segments overlap, or if the root is not a struct of that type.
 /// Cap'n Proto checks everything else on access and throws kj::Exception. Other processes can change the bytes of a
-/// message in shared memory while they are read, and Cap'n Proto's readers and builders are not made for that:
-/// docs/security.md. `CapnpOptions{.copy = true}` reads a private copy.
+/// message in shared memory while they are read, and Cap'n Proto's readers and builders do not guard against such
+/// changes (docs/security.md). `CapnpOptions{.copy = true}` reads a private copy.
 #pragma once
 
 #include <capnp/message.h>
@@ -62,7 +62,7 @@ class CapnpItem {
   const Reader& operator*() const& noexcept { return root_; }
   /// Calls the root reader.
   const Reader* operator->() const& noexcept { return &root_; }
-  /// Does not compile: readers of a temporary end with it. Keep the CapnpItem in a variable.
+  /// Does not compile, because the readers of a temporary become invalid with it. Keep the CapnpItem in a variable.
   const Reader& operator*() const&& = delete;
   /// The same.
   const Reader* operator->() const&& = delete;
@@ -149,14 +149,14 @@ CapnpItem<T> Item::capnp(const CapnpOptions& options) const {
 /// own builders: each new segment is as large as all segments before it together.
 ///
 /// The first put into a channel of this arena transfers the memory to the receivers. Do not write to the builder, or to
-/// anything got from it, after that. Later puts copy. Do not write to the builder in a forked child; a put there
-/// copies, and so does one of the parent while a child lives that inherited the memory.
+/// anything got from it, after that. Later puts copy. Do not write to the builder in a forked child. A put by the child
+/// copies, and so does a put by the parent while a child that inherited the memory is running.
 class ArenaMessageBuilder final : public capnp::MessageBuilder {
  public:
   /// Allocates segments from the arena of `home`: an Arena, Sender, Broadcast or Latest. Keeps a copy of that handle,
   /// so a Sender counts as open until the builder is destroyed. Allocates the first segment, and later another whenever
-  /// the last one is full. Waits for memory up to `timeout` each time, and throws BadResult with what new_array()
-  /// returned when there is none. After that, the builder can be used as before the call that threw.
+  /// the last one is full. Waits for memory up to `timeout` each time, and throws BadResult with the error of
+  /// new_array() if there is none. The builder is then in the state that it had before the call that threw.
   template <class Home>
   requires requires(const Home& home) { home.new_array(DType::kUInt8, std::vector<std::int64_t>{}, Timeout()); }
   explicit ArenaMessageBuilder(const Home& home, Timeout timeout = std::nullopt,
@@ -194,7 +194,8 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
   std::function<Result<NewArray>(std::int64_t)> new_block_;
   std::vector<ArrayRef> blocks_{};
   std::size_t all_words_ = 0;
-  // Not yet handed to Cap'n Proto. Its builder is unusable once the allocation of the first segment has failed.
+  // The first segment, until Cap'n Proto asks for it. It is allocated in advance because Cap'n Proto's builder is
+  // unusable once the allocation of its first segment has failed.
   kj::ArrayPtr<capnp::word> first_;
 };
 

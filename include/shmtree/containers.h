@@ -15,8 +15,8 @@
 /// | std::string_view keys                                    |                                                     |
 /// | std::set, std::unordered_set                             | list; received from any sequence, also from a set   |
 ///
-/// Ownership: as for all Values, arrays inside lvalues are *referred to* until put() returns; the Value keeps those of
-/// temporaries. Received containers are copies, except string_views, spans and Items, which are valid as long as the
+/// Ownership: as for all Values, arrays inside lvalues are *referred to* until put() returns; the Value owns the arrays
+/// of temporaries. Received containers are copies, except string_views, spans and Items, which are valid as long as the
 /// message. Errors: kInvalid with the path of the item that does not fit; kOutOfSharedMemory if this process has no
 /// memory.
 ///
@@ -55,8 +55,8 @@ concept Sendable = !detail::Unsendable<T> && std::is_constructible_v<Value, T>;
 
 namespace detail {
 
-/// A range that put_many() accepts besides Values: its elements convert to Values. A single-pass range must yield its
-/// elements by value: a Value may refer to its source, which would be destroyed before the put.
+/// A range that put_many() accepts in addition to a range of Values: its elements convert to Values. A single-pass
+/// range must yield its elements by value: a Value may refer to its source, which would be destroyed before the put.
 template <class T>
 concept RangeOfValues = std::ranges::input_range<T> && Sendable<std::ranges::range_reference_t<T>> &&
     (std::ranges::forward_range<T> ||
@@ -76,7 +76,7 @@ concept ByteElement = std::is_same_v<T, std::byte> || std::is_same_v<T, unsigned
 template <class T>
 concept SendableItem = Sendable<const T&> && !std::is_same_v<T, Value>;
 
-/// Forwards a part of a container: as an rvalue if the container is one.
+/// Forwards a part of a container: as an rvalue if the container is an rvalue.
 template <class Whole, class Part>
 constexpr decltype(auto) forward_part(Part& part) noexcept {
   if constexpr (std::is_lvalue_reference_v<Whole>) {

@@ -43,9 +43,9 @@ inline void add_kept(std::vector<const api::ChannelState*>& kept, const Queue& q
 
 /// Detaches a forked child from every inherited end except these Senders, Receivers and Queues (copies of a handle are
 /// one end). The others become passive: they keep neither their stream nor its name alive, and peers get no kPeerDied
-/// if this process dies. The first use of a passive end attaches it again; of a Sender it gives kClosed if the stream
-/// has ended in the meantime. Ends that this process has made or opened, and ends that one of its threads is using,
-/// stay attached. In a process that was not forked this does nothing. Throws std::bad_alloc.
+/// if this process dies. The first use of a passive end attaches it again. For a Sender, that use returns kClosed if
+/// the stream has ended in the meantime. Ends that this process has made or opened, and ends that one of its threads is
+/// using, stay attached. In a process that was not forked this does nothing. Throws std::bad_alloc.
 template <class... Ends>
 void keep_only(const Ends&... ends) {
   std::vector<const api::ChannelState*> kept;

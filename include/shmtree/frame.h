@@ -41,8 +41,8 @@ class Frame {
     const std::span<const std::byte> found = bytes();
     return {found, std::move(state_)};
   }
-  /// True if the frame has the same meaning on every machine. It then has no handle of an end, no shared array, no
-  /// device memory, and only pickles that were made to be portable.
+  /// True if the frame has the same meaning on every machine. Such a frame contains no handle of an end, no shared
+  /// array and no device memory, and only pickles that were made to be portable.
   bool portable() const noexcept;
 
  private:
@@ -52,7 +52,7 @@ class Frame {
 };
 
 /// The argument of Sender::put_frame(): a Frame, or any bytes that begin with one. Bytes are checked like an arriving
-/// message; those after the frame are not sent. Refers to its argument for the duration of the call.
+/// message. Bytes after the end of the frame are not sent. Refers to its argument for the duration of the call.
 ///
 /// A frame with a handle (of an end, a shared array or device memory) cannot be put, since the handle is in transit to
 /// one receiver. A frame with a pickle can be put only into a channel that allows pickles (kPickleRefused). If that
@@ -79,7 +79,7 @@ extern template class Taken<Frame>;
 
 /// Options for pack().
 struct PackOptions {
-  bool portable = false;  ///< Refuses Items that have no meaning on other machines: kInvalid with their path.
+  bool portable = false;  ///< Refuses values that have no meaning on other machines: kInvalid with their path.
 };
 
 /// Encodes a value. Errors are those of Sender::put() for the value. kOutOfSharedMemory: no memory for the frame.
@@ -88,8 +88,8 @@ Result<Frame> pack(const Value& value, const PackOptions& options = {});
 /// Decodes the value in a frame. Its arrays are read-only views that keep the frame alive. Returns
 /// kCorrupt if the frame is invalid, and kIncompatible if another version of the format wrote it.
 Result<Item> unpack(const Frame& frame);
-/// Does the same for any bytes that begin with a frame. Arrays are read-only views that keep `owner` alive, which must
-/// keep the bytes in place. Without an owner, they are copies.
+/// Does the same for any bytes that begin with a frame. Arrays are read-only views that keep `owner` alive; `owner`
+/// must keep the bytes in place. Without an owner, arrays are copies.
 Result<Item> unpack(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = nullptr);
 
 }  // namespace shmtree

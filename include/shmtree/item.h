@@ -7,8 +7,8 @@
 ///
 /// Ownership: an Item, and every Item obtained from it, shares ownership of the message. Views of arrays, strings and
 /// bytes are valid while any of these Items exists. The last one returns the memory to the sender's arena. The xtensor
-/// views of array.h share ownership, and so does Held, which a temporary Item returns. Arrays are writable, and no
-/// other process sees the changes, unless the sender made them read-only.
+/// views of array.h share ownership, and so does Held, which a temporary Item returns. Arrays are writable unless the
+/// sender made them read-only, and no other process sees the changes.
 ///
 /// Thread safety: Items are values over an immutable tree. Several threads may read copies of one Item.
 ///
@@ -37,7 +37,7 @@
 #include "shmtree/base/result.h"
 #include "shmtree/value.h"
 
-// -Wall of g++ 13 enables the warning, but g++ 13 has no attribute against it.
+// -Wall of g++ 13 enables this warning, but g++ 13 has no attribute that suppresses it.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ == 13
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdangling-reference"
@@ -51,9 +51,9 @@ class CapnpItem;
 
 /// Options for Item::capnp().
 struct CapnpOptions {
-  bool copy = false;  ///< Reads a private copy, which no other process can change.
-  /// Traversal limit in words, shared by all readers of one CapnpItem. Repeated reads count again. 0 stands for 8 Mi
-  /// words (64 MiB), or eight times the message if that is more.
+  bool copy = false;  ///< Copies the message first, so that no other process can change it while it is read.
+  /// Traversal limit in words, shared by all readers of one CapnpItem. Repeated reads count again. 0 means 8 Mi words
+  /// (64 MiB), or eight times the size of the message if that is more.
   std::uint64_t traversal_words = 0;
   int nesting_levels = 64;  ///< Maximum depth of pointers.
 };
@@ -142,7 +142,7 @@ concept ReadableItem = std::is_arithmetic_v<T> || std::is_enum_v<T> || Convertib
 /// message is destroyed. A temporary Item returns them as Held, which keeps the message as an Item does. So
 /// `for (float x : item["obs"].span<const float>())` is safe, and so is
 /// `for (float x : receiver.get().value().span<const float>())`. But a variable of type std::span or std::string_view
-/// keeps nothing: then keep the Item in a variable, too. This also applies to try_as() and try_view(), and to
+/// keeps nothing alive, so keep the Item in a variable, too. This also applies to try_as() and try_view(), and to
 /// string_views and spans inside the containers and aggregates of as().
 class SHMTREE_NO_DANGLING Item {
  public:
@@ -290,9 +290,8 @@ class SHMTREE_NO_DANGLING Item {
   /// another kind, and kCorrupt if the segments overlap.
   Result<CapnpRef> capnp_segments() const;
 
-  /// Returns the path from the message's root to this node, as the expression that leads here: `["obs"]["steps"][3]`.
-  /// Empty at the root. A key that is neither str nor int is shown by its position: `[key 2]`. Throws only
-  /// std::bad_alloc.
+  /// Returns the path from the message's root to this node, as a chain of subscripts: `["obs"]["steps"][3]`. Empty at
+  /// the root. A key that is neither str nor int is shown by its position: `[key 2]`. Throws only std::bad_alloc.
   std::string way() const;
   /// Returns kInvalid for use in an ItemAs: `["obs"]["reward"]: expected float, found string`, where `wanted` is
   /// "float". as() and try_as() add the path to all other errors of an ItemAs.
@@ -302,7 +301,7 @@ class SHMTREE_NO_DANGLING Item {
   friend struct value::Tree;
   Item(std::shared_ptr<const value::Tree> tree, std::uint32_t node) noexcept;
 
-  /// Passes this Item's share of the message to the view.
+  /// Moves this Item's ownership of the message into the view.
   template <class View>
   Held<View> hold(View view) noexcept {
     return {std::move(view), std::move(tree_)};
@@ -329,11 +328,11 @@ class SHMTREE_NO_DANGLING Item {
   std::uint32_t node_ = 0;
 };
 
-/// Forwards an Item of any kind as part of a value to send: `Dict{{"obs", item["obs"]}}`. Arrays are copied with two
-/// exceptions, and only if they are in the arena of the channel. They go by reference if all arrays of their message
-/// are read-only. They also go by reference if the Item was moved into the Value and is the last Item of its message at
-/// the time of the put. That put gives the Item away: another put of the Value, or of a copy of it, is kInvalid, also
-/// while the first one still waits.
+/// Forwards an Item of any kind as part of a value to send: `Dict{{"obs", item["obs"]}}`. Arrays are copied, with two
+/// exceptions for arrays that are in the arena of the channel. They are sent by reference if all arrays of their
+/// message are read-only. They are also sent by reference if the Item was moved into the Value and is the last Item of
+/// its message at the time of the put. Such a put uses up the Item: another put of the Value, or of a copy of it,
+/// returns kInvalid, even while the first put still waits.
 template <>
 struct ValueOf<Item> {
   static Value make(const Item& item) { return Forward{std::make_shared<const Item>(item), false}; }

@@ -14,9 +14,9 @@
 ///
 /// A process is a publisher from its first publish() until it closes or drops its last Latest, or exits. When no
 /// publisher is left, waiting readers get kClosed, or kPeerDied with the process ids if a publisher was killed. Both
-/// last until a process publishes again. Before the first version, the process that made the Latest counts as a
-/// publisher, and so do all that opened it and do not wait for a version themselves. A publisher that is killed during
-/// publish() has published nothing.
+/// errors last until a process publishes again. Before the first version, the process that made the Latest counts as a
+/// publisher. So does each process that opened it, unless it waits for a version itself. A publisher that is killed
+/// during publish() has published nothing.
 ///
 /// Ownership, timeouts and thread safety are those of pair.h. A Latest is a handle: copies refer to the same object,
 /// and any thread may use it.
@@ -94,11 +94,11 @@ class Latest {
 
   /// Waits until the number of the newest version is above `newer_than`, and returns that version.
   /// - kEmpty: the timeout expired.
-  /// - kClosed: closed here, or no publisher is left. kPeerDied instead of the latter if a publisher was killed.
+  /// - kClosed: closed here, or no publisher is left. In the second case kPeerDied instead if a publisher was killed.
   Result<Version> get(std::uint64_t newer_than = 0, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<Version> get(std::uint64_t newer_than, Timeout timeout, const std::stop_token& stop) const;
-  /// Returns that version, without waiting. kNotFound: the history does not have it.
+  /// Returns the version with this number, without waiting. kNotFound: it is not in the history.
   Result<Version> at(std::uint64_t version) const;
 
   /// Returns the number of the newest version, at the cost of one load. 0: none yet, or closed.

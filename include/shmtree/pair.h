@@ -12,8 +12,8 @@
 ///
 /// Timeouts: std::nullopt blocks indefinitely, and zero does not block. A call returns at most 50 ms after its timeout.
 /// A wait also ends when any thread closes the end (kClosed), and when the stop_token of the call is stopped
-/// (kInterrupted). Waits for memory notice both within 250 ms. If the token was stopped before the call, the call does
-/// nothing, even if it would not block.
+/// (kInterrupted). A call that waits for memory notices both within 250 ms. If the token was stopped before the call,
+/// the call does nothing, even if it would not block.
 ///
 /// Errors: full, empty, timed out, closed, the death of peers and lack of memory are results (result.h), not
 /// exceptions.
@@ -95,7 +95,7 @@ class KeepOpen {
     /// Senders wait for new receivers, too: put(), flush() and similar calls wait for one until their timeout.
     kBoth,
   };
-  /// Takes an enumerator.
+  /// Converts from an enumerator.
   constexpr KeepOpen(Value value) noexcept : value_(value) {}
   /// `true` means kReceivers.
   template <std::same_as<bool> Flag>
@@ -125,8 +125,8 @@ struct PairOptions {
   /// sender chose. By default, only channels without a name allow pickles.
   std::optional<bool> allow_pickle{};
   OnFull on_full = OnFull::kBlock;  ///< Policy of a put into a full channel.
-  /// Ends at which processes wait for new peers. An end that waits treats a kill like an exit, so only kEach reports
-  /// deaths there. Messages that a dead or exited receiver took and did not ack return to the channel.
+  /// Ends at which processes wait for new peers. At these ends a kill has the effect of an exit, so that only kEach
+  /// reports deaths. Messages that a dead or exited receiver took and did not ack return to the channel.
   KeepOpen keep_open = KeepOpen::kNo;
   /// Refuses values that have no meaning on other machines, such as ends and shared arrays (kInvalid).
   bool portable = false;
@@ -151,9 +151,9 @@ struct ChannelStats {
   std::uint64_t receivers_in_transit = 0;  ///< Receivers in transit.
   std::uint64_t dropped = 0;               ///< Messages that puts have dropped in total.
   /// Attached processes that have never used their sender, such as a launcher that forgot to close it. The stream does
-  /// not end while there are any. A receiver that waits only for the end of the stream waits in vain.
+  /// not end while there are any. So a receiver that waits for the end of the stream blocks until they close it.
   std::vector<int> senders_never_used{};
-  std::vector<int> receivers_never_used{};  ///< The same for receivers.
+  std::vector<int> receivers_never_used{};  ///< Attached processes that have never used their receiver.
 };
 
 /// The sending end of a channel.
@@ -236,7 +236,7 @@ class Sender {
                                    const std::stop_token& stop = {}) const {
     return put_bytes(std::as_bytes(std::span<const T, 1>(&value, 1)), timeout, stop);
   }
-  /// Puts a copy of each run of bytes, in order, as put_many() puts values.
+  /// Puts a copy of each byte span as one message, in order, as put_many() does for values.
   Status put_many_bytes(std::span<const std::span<const std::byte>> runs, Timeout timeout = std::nullopt,
                         const std::stop_token& stop = {}) const;
   /// Does the same for structs, one message each.
@@ -274,13 +274,14 @@ class Sender {
 
   /// Waits until at least `count` processes are attached as receivers, whether they have received or not. From this
   /// call on, a process that has both ends and has never received counts as a sender only.
-  /// - kTimeout: fewer are attached. The message has both numbers.
+  /// - kTimeout: fewer are attached. The error has both numbers.
   Status wait_for_receivers(std::size_t count, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
   /// Waits until the message with this ticket has been received, and acked if it was taken.
   /// - kTimeout: the timeout expired.
-  /// - kClosed, kPeerDied: no receiver is left that could ack it. kPeerDied if a receiver was killed. kClosed also if
-  ///   another thread has closed the sender. A call after close() waits as long as this process has an end.
+  /// - kPeerDied: no receiver is left that could ack the message, and one was killed. kClosed: none is left and none
+  ///   was killed, or another thread has closed the sender. A call after close() waits as long as this process has an
+  ///   end.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const;
@@ -319,18 +320,19 @@ class Sender {
   /// Returns the statistics; kClosed after close().
   Result<ChannelStats> stats() const;
   /// Closes this handle and all its copies, without blocking. The channel is released as soon as no other thread is in
-  /// a call of this end. With the process's last end of the channel, its name, memory and descriptors are released,
-  /// except what items and arrays still need.
+  /// a call of this end. When the process closes its last end of the channel, it also releases the channel's name,
+  /// memory and descriptors, except those that items and arrays still need.
   ///
-  /// Later calls return kClosed; waits for acks do so once the process has no other end of the channel. A put() in
-  /// progress in another thread either returns kClosed, or its message is received before the end of the stream.
+  /// Later calls return kClosed. Calls that wait for acks return it only once the process has no other end of the
+  /// channel. A put() in progress in another thread either returns kClosed, or its message is received before the end
+  /// of the stream.
   void close();
   /// Closes like close(), and reports a failure, such as an exception that this process has caught: receivers get all
   /// messages, and then kPeerDied with this process's id instead of kClosed.
   void fail();
-  /// Makes each wait of this object poll for up to `spin` before it sleeps. With 0, only puts and gets of channels
-  /// spin, adaptively. Applies to all copies of this handle, in this process. Its arena sets the first value
-  /// (ArenaOptions::spin). kInvalid: negative.
+  /// Makes each call that waits at this object poll for up to `spin` before it sleeps. With 0, only puts and gets spin,
+  /// for a time that adapts to the traffic. Applies to all copies of this handle, in this process. Its arena sets the
+  /// first value (ArenaOptions::spin). kInvalid: negative.
   Status set_spin(std::chrono::nanoseconds spin) const;
   /// Returns the time that set_spin() or the arena has set.
   std::chrono::nanoseconds spin() const noexcept;
@@ -429,9 +431,10 @@ class Receiver {
   /// Does both for up to `most` messages, as get_many() does for Items.
   Result<std::vector<FlatItem>> get_many_bytes(std::size_t most, Timeout timeout = std::nullopt,
                                                const std::stop_token& stop = {}) const;
-  /// Receives structs into `out`, which has at least one: waits for the first, and takes as many others as are queued.
-  /// Returns their number. A later message that is no such struct stays in the channel for the next call.
-  /// - kInvalid: the first message is not such a struct, or `out` is empty.
+  /// Receives structs into `out`, whose size is at least 1. Waits for the first message, and then receives those that
+  /// are queued, up to the size of `out`. Returns their number. A later message that is not a struct of this size stays
+  /// in the channel for the next call.
+  /// - kInvalid: the first message is not a struct of this size, or `out` is empty.
   template <FlatStruct T>
   Result<std::size_t> get_structs(std::span<T> out, Timeout timeout = std::nullopt,
                                   const std::stop_token& stop = {}) const {
@@ -450,13 +453,14 @@ class Receiver {
   /// Returns the dead letters, oldest first, except those that another process is inspecting. A message becomes a dead
   /// letter after `max_attempts` deliveries, or after eight receivers in a row had no memory to build it. Ack it to
   /// drop it. Senders do not wait for dead letters. The call does not count as a use of this end.
-  /// - kCorrupt: one of them was damaged. It is consumed.
-  /// - kOutOfSharedMemory: there is no memory for one of them. All stay.
+  /// - kCorrupt: one dead letter was damaged. It is consumed.
+  /// - kOutOfSharedMemory: there is no memory for one dead letter. All of them stay in the channel.
   Result<std::vector<TakenItem>> dead_letters() const;
 
-  /// Iterates over all messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each message,
-  /// after releasing the one before unless it was copied. Ends when get() would return kClosed, also if this end was
-  /// closed. Throws BadResult for every other error; begin() then continues after it. Use one iterator at a time.
+  /// Iterates over all messages to the end of the stream: `for (const Item& item : receiver)`. Before it waits for the
+  /// next message, it releases the previous one, unless you have copied the Item. Ends when get() would return kClosed,
+  /// also if this end was closed. Throws BadResult for every other error; begin() then continues after it. Use one
+  /// iterator at a time.
   using Iterator = detail::StreamIterator<Receiver>;
   /// Waits for the next message.
   Iterator begin() const { return Iterator(*this); }

@@ -7,10 +7,10 @@
 ///     queue.task_done().value();                      // now a join() that waits for all tasks returns
 ///
 /// Interoperates with shmtree.Queue, JoinableQueue and SimpleQueue of Python, by name and by handle. Any number of
-/// processes may put and get. Unlike the stream of a pair, a queue does not end when no other process has it: get()
-/// waits for new processes. The death of a process is not an error, unless the queue has OnPeerDeath::kRaise. Only
-/// shutdown() ends a queue. Ownership, timeouts, errors and thread safety are those of pair.h. A Queue is a handle:
-/// copies refer to the same queue.
+/// processes may put and get. Unlike the stream of a pair, a queue does not end when no other process has it open:
+/// get() waits for new processes. The death of a process is not an error, unless the queue has OnPeerDeath::kRaise.
+/// Only shutdown() ends a queue. Ownership, timeouts, errors and thread safety are those of pair.h. A Queue is a
+/// handle: copies refer to the same queue.
 #pragma once
 
 #include <concepts>
@@ -45,9 +45,9 @@ struct QueueOptions {
   bool portable = false;               ///< See PairOptions.
   bool exist_ok = false;               ///< See PairOptions.
   /// Effect of killed processes. With kRaise, get() of an empty queue returns kPeerDied if a process that could put was
-  /// killed and no other process is left that could. put() into a full queue and join() do the same for processes
-  /// that could get. A process that has used only the other function does not count. Calls return the error until a new
-  /// process has the queue. kEach is refused with kInvalid.
+  /// killed, and no such process is left. put() into a full queue and join() return it likewise for processes that
+  /// could get. A process that has only called get() does not count as one that could put, and the reverse. Calls
+  /// return the error until a new process has the queue. kEach is refused with kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kWait;
 };
 
@@ -104,9 +104,9 @@ class Queue {
   /// Reports one received message as done. kInvalid: no other message is unfinished (dead letters need no call).
   /// kClosed: this process has no end of the queue any more.
   Status task_done() const;
-  /// Blocks until every message that was put is done or a dead letter. Goes on after close() while another process has
-  /// the queue. If a process is killed between get() and task_done(), its message stays unfinished. Use
-  /// receiver().take() and ack() instead, which redeliver it to another process.
+  /// Blocks until every message that was put is done or a dead letter. Continues to wait after close() while another
+  /// process has the queue open. If a process is killed between get() and task_done(), its message stays unfinished.
+  /// Use receiver().take() and ack() instead, which redeliver it to another process.
   /// - kTimeout: the timeout expired.
   /// - kClosed: no process has the queue, or the call began after this process's last close().
   /// - kPeerDied: messages are left, and a queue with OnPeerDeath::kRaise has no other process that could get them.
@@ -134,8 +134,8 @@ class Queue {
   /// Returns the statistics of the channel; kClosed after close().
   Result<ChannelStats> stats() const { return receiver_.stats(); }
 
-  /// Returns the ends, for what only they have: bytes, structs and loans; take(), wait(), fileno(). Closing the queue
-  /// closes them. handle() of an end returns a handle of the queue.
+  /// Returns an end, for calls that only ends have: those for bytes, structs and loans, take(), wait() and fileno().
+  /// Closing the queue closes them. handle() of an end returns a handle of the queue.
   const Sender& sender() const& noexcept { return sender_; }
   /// See sender().
   const Receiver& receiver() const& noexcept { return receiver_; }

@@ -40,16 +40,18 @@ class Reader;
 
 /// A channel of a recording.
 struct RecordedChannel {
-  std::string name{};          ///< Name under which it was recorded.
-  std::uint64_t messages = 0;  ///< Number of its messages that the recording has, or (missed()) lacks.
+  std::string name{};  ///< Name under which it was recorded.
+  std::uint64_t messages =
+      0;  ///< Number of its messages in the recording; in the result of missed(), the number that the recording lacks.
 };
 
 /// A message of a recording. Copies refer to the same message.
 struct RecordedMessage {
   std::string_view channel{};  ///< Name of its channel. Valid while `file` exists.
-  /// Time of the put, in nanoseconds since the epoch. Of a Broadcast or Latest, the time at which it was read.
+  /// Time of the put, in nanoseconds since the epoch. For a Broadcast or Latest, the time at which the recorder read
+  /// the message.
   std::uint64_t time_ns = 0;
-  std::uint32_t sequence = 0;          ///< Low 32 bits of the ticket, which counts the puts, or of the version.
+  std::uint32_t sequence = 0;          ///< Low 32 bits of the message's ticket; for a Latest, of its version.
   std::span<const std::byte> frame{};  ///< The message, for unpack() and put_frame(). Valid while `file` exists.
   std::shared_ptr<const void> file{};  ///< Keeps the file mapped.
 
@@ -75,7 +77,7 @@ class Recording {
   const std::string& path() const& noexcept;
   /// Returns a copy, since the recording is a temporary.
   std::string path() && { return path(); }
-  /// Returns the channels that have messages here, in the order of their first message.
+  /// Returns the channels of which the recording has messages, in the order of their first message.
   std::vector<RecordedChannel> channels() const;
   /// Returns the number of messages that were put but not recorded, for each channel that lost any. Known only for a
   /// recording that was closed properly.

@@ -64,8 +64,9 @@ struct ReplayColumn {
 enum class ReplayKind : std::uint8_t {
   kUniform = 1,      ///< All rows are equally likely.
   kPrioritized = 2,  ///< The likelihood of a row is proportional to (priority + eps)^alpha.
-  kFifo = 3,         ///< The oldest rows in order. With max_times, it moves on after as many samples.
-  kLifo = 4,         ///< The newest rows, newest first.
+  kFifo = 3,  ///< The oldest rows, oldest first. With max_times, the sampler advances to the next row after that many
+              ///< samples.
+  kLifo = 4,  ///< The newest rows, newest first.
   kMaxPriority = 5,  ///< The rows with the largest priorities, largest first.
 };
 
@@ -74,9 +75,9 @@ struct ReplaySampler {
   std::string name = "default";            ///< Name for sample().
   ReplayKind kind = ReplayKind::kUniform;  ///< Order of the rows.
   double alpha = 0.6;                      ///< 0 makes all rows equally likely.
-  double beta = 0.4;                       ///< Extent to which weights compensate for that. 1: fully.
-  double eps = 1e-6;                       ///< Keeps rows of priority 0 possible.
-  std::uint32_t max_times = 0;             ///< Times that a row is sampled, by all processes together. 0: unlimited.
+  double beta = 0.4;  ///< Extent to which the weights of a batch compensate for the unequal probabilities. 1: fully.
+  double eps = 1e-6;  ///< Added to each priority, so that rows with priority 0 are sampled, too.
+  std::uint32_t max_times = 0;  ///< Times that a row is sampled, by all processes together. 0: unlimited.
 };
 
 /// A rate limiter: keeps the ratio of sampled to inserted rows within bounds, like Reverb's SampleToInsertRatio.
@@ -90,8 +91,8 @@ struct ReplayRateLimit {
 
 /// The samplers of a buffer, and the seed of one object.
 struct ReplaySampling {
-  /// sample() uses the first one by default. Empty: a new buffer has a uniform one, and load_replay() keeps the saved
-  /// ones.
+  /// sample() uses the first sampler by default. Empty: a new buffer has a uniform sampler, and load_replay() keeps the
+  /// saved samplers.
   std::vector<ReplaySampler> samplers{};
   std::optional<std::uint64_t> seed{};  ///< Seed of the samples of this object. By default random.
 };
@@ -101,15 +102,17 @@ struct ReplayEpisodes {
   std::vector<std::string> next{};  ///< Keys with leaves that batches also have for the next row: "next/obs".
   std::uint32_t n_step = 1;         ///< Number of rewards that are summed.
   double gamma = 0.99;              ///< Discount per step.
-  std::map<std::string, std::uint32_t> stack{};  ///< Number of frames that a batch has of a leaf, by path.
-  bool stack_repeats_first = false;              ///< Pads with the episode's first frame instead of zeros.
+  std::map<std::string, std::uint32_t>
+      stack{};                       ///< Number of stacked frames of a leaf in a batch, by path of the leaf.
+  bool stack_repeats_first = false;  ///< Pads with the episode's first frame instead of zeros.
   std::optional<std::string> reward = "reward";  ///< Path of the leaf that is summed, if rows have it.
   /// Path of the leaf that ends episodes. Rows with leaves `terminated` and `truncated`, as Gymnasium has them, need no
-  /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, and
-  /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, the values
-  /// have to agree (kInvalid). If rows lack `terminated` or `truncated`, `done` takes the place of the missing one. If
-  /// they lack both, `done` takes the place of `terminated`. nullopt: no leaf ends an episode, only calls do. Rows with
-  /// none of these leaves are kInvalid if the buffer has `next`, `n_step` or `stack`, and for sample_sequences().
+  /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, but
+  /// its last observation (`final`) still has a value for the learner. `done` is the union of the two. If rows have all
+  /// three, the values have to agree (kInvalid). If rows lack `terminated` or `truncated`, `done` takes the place of
+  /// the missing one. If they lack both, `done` takes the place of `terminated`. nullopt: only calls of end() end an
+  /// episode, and no leaf does. Rows with none of these leaves are kInvalid if the buffer has `next`, `n_step` or
+  /// `stack`, and for sample_sequences().
   std::optional<std::string> done = "done";
 };
 
@@ -152,10 +155,10 @@ enum class ReplayGoals : std::uint8_t {
 
 /// The rows of a batch with new goals, for ReplayHindsight::reward. Valid during the call.
 struct ReplayRelabelled {
-  std::span<const std::size_t> rows{};  ///< Position of each row in the batch.
+  std::span<const std::size_t> rows{};  ///< For each relabelled row, its position in the batch.
   ArrayView achieved{};                 ///< The goals that the rows achieved, of shape (rows.size(), ...).
-  ArrayView desired{};                  ///< Their new goals, of the same shape.
-  std::span<double> rewards{};          ///< Set the reward of each row.
+  ArrayView desired{};                  ///< The new goals of the rows, of the same shape.
+  std::span<double> rewards{};          ///< Output: the reward of each row.
   /// For each row, true if the goal ends the episode. If `has_terminated` is set, these values set
   /// ReplayBatch::discount(), and `terminated` (or `done`) in the data.
   std::span<bool> terminated{};
@@ -199,12 +202,12 @@ struct ReplaySequences {
   std::string sampler{};           ///< Name of the sampler that chooses rows. Empty: all equally likely.
   bool replace = true;             ///< Allows several sequences with the same chosen row.
   std::optional<double> beta{};    ///< Replaces the sampler's beta.
-  bool weights_of_buffer = false;  ///< See ReplayDraw. Rows of a sequence have the weight of the chosen one.
+  bool weights_of_buffer = false;  ///< See ReplayDraw. All rows of a sequence have the weight of the chosen row.
   /// See ReplayDraw. A destination must hold the leaf's values of n x (burn_in + length) rows.
   std::map<std::string, std::span<std::byte>> out{};
   bool in_arena = false;  ///< See ReplayDraw.
-  /// Rows before the chosen row, in addition to `length`, that a recurrent network reads first. Those before the start
-  /// of the episode are not there. The chosen row is at this position of its sequence.
+  /// Rows before the chosen row, in addition to `length`, that a recurrent network reads first. Rows before the start
+  /// of the episode are left out (mask()). The chosen row is at this position of its sequence.
   std::uint64_t burn_in = 0;
   /// Samples whole episodes of at most `length` rows that have ended, all with the same probability, and none twice
   /// without `replace`. Needs the default `stride`, `sampler` and `burn_in`.
@@ -270,7 +273,7 @@ struct ReplayLoad {
   /// plus 16 times the size of the files. A smaller capacity keeps the newest rows.
   std::uint64_t capacity = 0;
   std::string name{};                        ///< Name of the buffer. Empty: none.
-  std::optional<ReplaySampling> sampling{};  ///< Replaces the samplers, unless it has none.
+  std::optional<ReplaySampling> sampling{};  ///< Replaces the samplers, unless `samplers` is empty.
   std::optional<double> gamma{};             ///< Replaces ReplayEpisodes::gamma.
   /// Replaces all limits: also set those that you want to keep. With the same `rate`, its counts continue. With another
   /// one, each loaded row counts as inserted, and as sampled samples_per_insert times. `chunk` is at most the saved
@@ -282,8 +285,8 @@ struct ReplayLoad {
 
 /// Options for ReplayBuffer::save().
 struct ReplaySave {
-  /// Gets the bytes written, and those in total to write. The total grows if rows are overwritten meanwhile and others
-  /// take their place. If it throws, the previous save stays valid.
+  /// Called with the bytes written, and the total number of bytes to write. The total grows if rows are overwritten
+  /// meanwhile and others take their place. If it throws, the previous save stays valid.
   ReplayProgress progress{};
 };
 

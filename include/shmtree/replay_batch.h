@@ -36,8 +36,8 @@ class ReplayBatch {
   std::size_t size() const noexcept;
   /// Returns the number of rows of each sequence, including its burn-in; 0 for single rows.
   std::size_t length() const noexcept;
-  /// Returns the indices for update_priorities(), one per row. Sequences have size() x length(), one sequence after
-  /// another.
+  /// Returns the indices for update_priorities(), one per row. For sequences there are size() x length() of them, one
+  /// sequence after another.
   Held<std::span<const std::int64_t>> index() const noexcept;
   /// Returns the importance weight of each row for the learner, at most 1.
   Held<std::span<const float>> weight() const noexcept;
@@ -45,7 +45,7 @@ class ReplayBatch {
   Held<std::span<const double>> probability() const noexcept;
   /// Returns the priority that each row had; ones if the sampler has no priorities.
   Held<std::span<const float>> priority() const noexcept;
-  /// Returns how many rows had been added after each row when the batch was sampled.
+  /// Returns the age of each row: the number of rows that were added after it, up to the time of the sample.
   Held<std::span<const std::int64_t>> age() const noexcept;
   /// Returns the version that ReplayWriter::set_version() had set when each row was added.
   Held<std::span<const std::int64_t>> version() const noexcept;
@@ -60,7 +60,7 @@ class ReplayBatch {
   Held<std::span<const std::int64_t>> goal_index() const noexcept;
   /// Returns true for each position of a sequence that has a row; the chosen row always has. Empty for single rows.
   Held<std::span<const bool>> mask() const noexcept;
-  /// Returns the position of the first row of a sequence, such as that with the state of a recurrent network. It is 0
+  /// Returns the position of the first row of each sequence, at which the state of a recurrent network begins. It is 0
   /// unless ReplaySequences::burn_in begins before the episode, and for single rows.
   std::size_t first_row(std::size_t sequence) const noexcept;
 

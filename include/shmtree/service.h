@@ -12,14 +12,14 @@
 ///     auto client = shmtree::Client::open("doubles", {.timeout = 10s}).value();
 ///     const double four = client.call(2.0, 1s).value().as<double>();
 ///
-/// Any number of processes serve, and any number of clients ask. Each request goes to one server. Requests wait in the
-/// service while no server runs, as long as any process has it.
+/// Any number of processes serve, and any number of clients ask. Each request goes to one server. While no server runs,
+/// requests wait in the service, as long as any process has the service open.
 ///
 /// Timeouts: as in pair.h. Ownership: Service, Client and Pending are handles, and copies refer to the same object. A
 /// Request has one owner.
 ///
-/// Thread safety: any thread may make any call, on any copy of a handle. No thread is started: of the threads that wait
-/// for replies of a Client, one receives for all.
+/// Thread safety: any thread may make any call, on any copy of a handle. The library starts no thread: one of the
+/// threads that wait for replies of a Client receives the replies for all of them.
 ///
 /// Fork: a forked child that uses an inherited Client gets replies of its own. The requests in flight, and the Requests
 /// that the parent received, belong to the parent.
@@ -52,14 +52,16 @@ class ReplyReceiver;
 
 /// Options of Service::create().
 struct ServiceOptions {
-  std::uint64_t capacity = 1024;  ///< Waiting requests at which a client blocks. 0: unlimited.
-  std::uint64_t max_bytes = 0;    ///< Bytes of the waiting requests at which a client blocks. 0: unlimited.
+  std::uint64_t capacity =
+      1024;  ///< Maximum number of waiting requests; a client blocks once there are that many. 0: unlimited.
+  std::uint64_t max_bytes =
+      0;  ///< Maximum bytes of the waiting requests; a client blocks once there are that many. 0: unlimited.
   /// Name under which other processes of this user open the service; empty: none.
   std::string name{};
   /// Arena of the requests. By default an arena of its own if `name` is set, otherwise Arena::shared().
   std::optional<Arena> arena{};
   std::optional<bool> allow_pickle{};  ///< See PairOptions; applies to requests and replies.
-  bool exist_ok = true;                ///< Joins the service that has `name` already, as a restarted server does.
+  bool exist_ok = true;                ///< Joins the service if `name` is in use, as a restarted server does.
   /// kReceivers: servers wait for new clients. kBoth: clients also wait for the next server. A request that no server
   /// has begun then waits until its timeout, whether the last server was killed or exited.
   KeepOpen keep_open = KeepOpen::kReceivers;
@@ -90,8 +92,9 @@ class Request {
   Item value() && { return value(); }
 
   /// Sends the reply. Waits up to `timeout` for space at the client. If a reply timed out because the client had no
-  /// space, a later reply to that client does not wait if its timeout is not longer. This holds until one succeeds.
-  /// - kClosed: the client is gone, or has got a failure before.
+  /// space, a later reply to that client with the same or a shorter timeout does not wait. This holds until a reply to
+  /// that client has succeeded.
+  /// - kClosed: the client has closed or exited, or a failure was sent to it before.
   /// - kFull: the client had no space for the reply for `timeout`. The reply is dropped.
   /// - kInvalid: the request was answered before.
   /// - Other errors are those of Sender::put(). They fail the request: the client gets kRemoteError with this error.
@@ -119,7 +122,7 @@ class Request {
   std::unique_ptr<State> state_;
 };
 
-/// A channel of requests, as a server has it.
+/// The server's handle of a channel of requests.
 class Service {
  public:
   /// Makes a service, or joins the one that has the name.
@@ -145,7 +148,7 @@ class Service {
   /// Returns a text with which another process of this user opens a client: Client::open_handle(). See
   /// Sender::handle().
   Result<std::string> handle() const;
-  /// Stops serving in this process. The requests that it has can still be answered. Idempotent.
+  /// Stops serving in this process. Requests that it has received can still be answered. Idempotent.
   void close();
   /// True if close() was called, or this object was moved from.
   bool closed() const noexcept;
@@ -189,9 +192,9 @@ class Client {
 
   /// Sends a request and waits for the reply.
   ///
-  /// `retry` is for requests that do no harm if they are carried out twice. For that time, the call waits for the next
-  /// server if there is none. It also sends the request again if its server was killed, exited, or dropped the request.
-  /// std::nullopt does so until the timeout.
+  /// `retry` is for requests that may be processed twice. For this time, the call waits for the next server if there is
+  /// none. It also sends the request again if the server was killed, exited, or dropped the request. std::nullopt:
+  /// until the timeout.
   /// - kTimeout: there was no reply in time. If no server has begun the request by then, none will.
   /// - kRemoteError: the server failed the request. `message` has its text, `kind` the class of its exception, and
   ///   `dropped` is true if it dropped the request or exited.

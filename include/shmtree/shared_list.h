@@ -5,9 +5,9 @@
 ///     for (const shmtree::Item& sample : samples) use(sample["image"].view());
 ///     shmtree::Item last = samples.at(samples.size() - 1).value();
 ///
-/// The file is mapped, and only the items that you ask for are read. It may be larger than the memory. Arrays are
-/// read-only views of the file, and keep it mapped. The file may be replaced meanwhile, but must not be shortened: the
-/// kernel kills a process that reads the missing part (SIGBUS).
+/// The file is mapped, and only the items that you access are read, so the file may be larger than the memory. Arrays
+/// are read-only views of the file, and keep it mapped. The file may be replaced meanwhile, but must not be shortened:
+/// the kernel kills a process that reads the missing part (SIGBUS).
 ///
 /// Ownership: a SharedList is a handle, and copies refer to the same list. Thread safety: a SharedList is immutable,
 /// and any number of threads may use it. Use an iterator in one thread at a time.

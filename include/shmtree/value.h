@@ -4,7 +4,7 @@
 ///     shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
 ///
 /// Ownership: a Value owns its scalars, strings and containers. It *refers to* arrays that are lvalues (xtensor
-/// containers, std::vector, std::span). Their memory must stay alive and unchanged until `put` returns. The Value keeps
+/// containers, std::vector, std::span). Their memory must stay alive and unchanged until `put` returns. The Value owns
 /// arrays that are temporaries, and the results of xtensor expressions. Python receives None, bool, int, float,
 /// complex, str, bytes, numpy.ndarray, list, tuple, and dict with str keys.
 ///
@@ -103,7 +103,8 @@ struct ArrayRef {
   std::shared_ptr<const void> owner{};  ///< Keeps the memory at `data` alive while the Value exists. May be empty.
 };
 
-/// Memory of new_array(), to be filled in place before its put. Any other array is read-only through its ArrayRef.
+/// The array was allocated by new_array(), and may be filled in place before the put. Any other array is read-only
+/// through its ArrayRef.
 struct NewArray : ArrayRef {
   /// Returns the elements, in C order, for writing. Throws BadResult (kInvalid) for another element type.
   template <ArrayElement T>
@@ -134,8 +135,8 @@ struct CapnpRef {
   std::vector<std::span<const std::byte>>
       segments{};                       ///< 1 to kMaxSegments; each aligned to 8, and a multiple of 8 bytes
   std::shared_ptr<const void> owner{};  ///< Keeps the segments alive while the Value exists. May be empty.
-  /// For each segment, the size of the new_array() block that it starts and solely occupies, which is sent without a
-  /// copy; or 0. Empty if no segment is in such a block.
+  /// For each segment: the size of its new_array() block if the segment begins at the block's start and is alone in it;
+  /// otherwise 0. Such a segment is sent without a copy. Empty if no segment is in such a block.
   std::vector<std::size_t> lent_bytes{};
 };
 

@@ -8,7 +8,8 @@
 #include <utility>
 
 /// Marks a class in which all objects share ownership of the memory that they refer to. For such a class, g++ 14 and
-/// later do not assume that a temporary object owns that memory. They check the expression that made the object.
+/// later do not assume that a temporary object owns that memory. Instead, they check the expression that made the
+/// object.
 #if __has_cpp_attribute(gnu::no_dangling)
 #define SHMTREE_NO_DANGLING [[gnu::no_dangling]]
 #else

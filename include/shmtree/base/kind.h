@@ -49,8 +49,8 @@ enum class Kind : std::uint8_t {
   kDefaultDict = 34,     ///< The factory (a none or a global), then keys and values like dict.
   kCounter = 35,         ///< Keys and counts.
 
-  kNamedTuple = 40,  ///< Class, items; every class is named "module:qualname".
-  kDataclass = 41,   ///< Class, fields, each at most once; also for classes of attrs.
+  kNamedTuple = 40,  ///< Class, items. A class is a string "module:qualname", here and below.
+  kDataclass = 41,   ///< Class, then each field at most once. Also used for classes of attrs.
   kEnum = 42,        ///< Class, name of the member.
   kEnumValue = 43,   ///< Class, value; for a member without a name (combined flags).
   kGlobal = 44,      ///< A class or function.

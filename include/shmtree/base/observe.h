@@ -17,8 +17,8 @@
 /// is not visible here, such as one in another PID namespace. Times are in seconds.
 ///
 /// Errors: an object that could not be read has the reason in `refused`, and no other data. There are no other errors.
-/// A snapshot needs two free descriptors. With fewer, it contains only one arena without a uuid, refused for this
-/// reason.
+/// A snapshot needs two free descriptors. If the process has fewer, the snapshot contains one arena, without a uuid,
+/// whose `refused` says so.
 ///
 /// Thread safety: any thread; an Observer is for one thread at a time.
 #pragma once
@@ -37,7 +37,8 @@ namespace shmtree {
 struct ObservedOpener {
   int pid = 0;             ///< Process id.
   int fd = -1;             ///< One of its descriptors of the file.
-  bool read_only = false;  ///< It only reads, like an observer. Shown if no other process has the arena open.
+  bool read_only = false;  ///< True if the process only reads, as an observer does. Such a process is listed only if no
+                           ///< other process has the arena open.
 };
 
 /// A thread that sleeps in a call.
@@ -45,26 +46,28 @@ struct ObservedWait {
   /// The reason: "message", "space", "memory", "acknowledgements", "tasks", "reservation", "newer version", "rows",
   /// "rate limit", "array", "lock".
   std::string_view what{};
-  std::uint64_t block = 0;               ///< Block of the object at which it sleeps. 0: the arena.
-  std::optional<int> lock_owner{};       ///< Process that owns the lock that it waits for.
-  int thread = 0;                        ///< Thread id, in the namespace of its process.
-  double seconds = 0.0;                  ///< Time that it has slept.
-  std::optional<std::size_t> channel{};  ///< Channel at which it sleeps, as an index into ObservedArena::channels.
-  std::string at{};                      ///< The channel or object in words.
+  std::uint64_t block = 0;          ///< Block number of the object at which the thread sleeps. 0: the arena.
+  std::optional<int> lock_owner{};  ///< Process that owns the lock for which the thread waits.
+  int thread = 0;                   ///< Thread id, in the namespace of its process.
+  double seconds = 0.0;             ///< Time for which the thread has slept.
+  std::optional<std::size_t>
+      channel{};     ///< Channel at which the thread sleeps, as an index into ObservedArena::channels.
+  std::string at{};  ///< The channel or object in words.
 };
 
 /// A process that is attached to an arena, or was until it was killed.
 struct ObservedParticipant {
-  std::uint32_t slot = 0;             ///< Index in the participant table. It is reused after the process has detached.
-  int pid = 0;                        ///< Process id as seen here. 0 also for a process that was killed.
-  int namespace_pid = 0;              ///< Process id that it wrote itself, in its own PID namespace.
-  std::string name{};                 ///< Its name in multiprocessing, truncated to 48 bytes. Empty in C++.
-  bool alive = false;                 ///< False: it was killed, and recovery has not run yet.
-  bool stopped = false;               ///< It is stopped. Known only for visible processes.
-  bool leaving = false;               ///< It is about to exit.
-  bool pinned = false;                ///< It has registered pages of the arena for DMA by a device.
-  double seconds = 0.0;               ///< Time since it attached.
-  std::vector<ObservedWait> waits{};  ///< Up to eight. For a killed process, those in which it died.
+  std::uint32_t slot = 0;  ///< Index in the participant table. It is reused after the process has detached.
+  int pid = 0;             ///< Process id as seen here. 0 also for a process that was killed.
+  int namespace_pid = 0;   ///< Process id as the process itself stored it, in its own PID namespace.
+  std::string name{};      ///< Name of the process in multiprocessing, truncated to 48 bytes. Empty for C++ programs.
+  bool alive = false;      ///< False: the process was killed, and recovery has not run yet.
+  bool stopped = false;    ///< The process is stopped (SIGSTOP). Known only for visible processes.
+  bool leaving = false;    ///< The process is about to exit.
+  bool pinned = false;     ///< The process has registered pages of the arena for DMA by a device.
+  double seconds = 0.0;    ///< Time since the process attached.
+  std::vector<ObservedWait>
+      waits{};  ///< Up to eight sleeping threads. For a killed process, the threads that slept when it died.
 };
 
 /// Memory of messages and arrays that one participant holds.
@@ -72,7 +75,7 @@ struct ObservedHolder {
   int pid = 0;               ///< Process id.
   std::uint64_t bytes = 0;   ///< Bytes that it holds.
   std::uint64_t blocks = 0;  ///< Number of blocks that it holds.
-  double seconds = 0.0;      ///< Time that it has held its oldest block.
+  double seconds = 0.0;      ///< Time for which it has held its oldest block.
 };
 
 /// The part that all objects in an arena have in common.
@@ -81,7 +84,8 @@ struct ObservedObject {
   std::vector<std::string> names{};  ///< Its names, as bytes.
   /// The reason why the object could not be read; all other members are then unset. Empty if it was read.
   std::string refused{};
-  bool consistent = true;  ///< False: it changed during each attempt, so its numbers may be of different moments.
+  bool consistent =
+      true;  ///< False: the object changed during each attempt to read it, so its numbers may be of different moments.
 
   /// Returns the first name; empty if there is none.
   std::string_view name() const& noexcept { return names.empty() ? std::string_view() : names.front(); }
@@ -91,12 +95,13 @@ struct ObservedObject {
 
 /// One end of a channel.
 struct ObservedEnd {
-  std::uint64_t members = 0;  ///< Number of live processes that have the end.
-  std::vector<int> pids{};    ///< Those of them that are attached. Members that have used only the other end are not.
-  std::vector<int> never_used{};   ///< Those of `pids` that have never used the end.
-  std::uint64_t in_transit = 0;    ///< Ends in transit, passed on and not yet opened.
+  std::uint64_t members = 0;  ///< Number of live processes that have the end open.
+  std::vector<int> pids{};    ///< Ids of those processes that are attached to the end. A process that has used only the
+                              ///< other end is not.
+  std::vector<int> never_used{};   ///< The processes of `pids` that have never used the end.
+  std::uint64_t in_transit = 0;    ///< Number of ends in transit: passed on and not yet opened.
   std::optional<int> locked_by{};  ///< Process that is putting or receiving at this moment.
-  bool waits = false;              ///< A process may sleep there, for space or for messages.
+  bool waits = false;              ///< A process may be asleep at this end, waiting for space or for messages.
 
   /// Returns the members of `pids` that have used the end.
   std::vector<int> users() const;
@@ -105,7 +110,7 @@ struct ObservedEnd {
 /// The end of a channel for which the other end waits.
 struct ObservedLimit {
   std::string_view end{};   ///< "sender" or "receiver".
-  std::vector<int> pids{};  ///< Processes that have used it. If none has, all that are attached.
+  std::vector<int> pids{};  ///< Processes that have used the end. If none has, all processes that are attached.
 };
 
 /// A channel or queue. The counts are those of ChannelStats (pair.h).
@@ -123,7 +128,7 @@ struct ObservedChannel : ObservedObject {
   std::uint64_t max_bytes = 0;       ///< Maximum bytes of queued messages. 0: unlimited.
   std::uint64_t max_unacked = 0;     ///< Maximum number of unacked messages. 0: unlimited.
   std::uint64_t max_attempts = 0;    ///< Maximum number of deliveries of a message. 0: unlimited.
-  std::uint64_t limit = 0;           ///< Messages that it accepts at the moment. 0: unlimited.
+  std::uint64_t limit = 0;           ///< Number of messages that it accepts at the moment. 0: unlimited.
   std::string_view on_peer_death{};  ///< "raise", "wait", "each" or "never".
   bool allow_pickle = false;         ///< Pickles are allowed.
   std::string_view keep_open{};      ///< "no", "receivers" (they wait for new senders) or "both".
@@ -134,11 +139,13 @@ struct ObservedChannel : ObservedObject {
   ObservedEnd senders{};             ///< The end of the senders.
   ObservedEnd receivers{};           ///< The end of the receivers.
 
-  double put_per_s = 0.0;       ///< Since the last snapshot of the Observer. 0 in its first one.
-  double received_per_s = 0.0;  ///< Same for receiving, including dropped messages.
-  double full_share = 0.0;      ///< Share of the time since the last snapshot, from 0 to 1.
+  double put_per_s =
+      0.0;  ///< Messages put per second since the last snapshot of the Observer. 0 in the first snapshot.
+  double received_per_s = 0.0;  ///< Messages received or dropped per second, over the same time.
+  double full_share =
+      0.0;  ///< Share of the time since the last snapshot in which a sender slept for space, from 0 to 1.
   double empty_share = 0.0;     ///< Same for `empty_seconds`.
-  double oldest_seconds = 0.0;  ///< Minimum age of the oldest message, as far as earlier snapshots show.
+  double oldest_seconds = 0.0;  ///< Lower bound of the age of the oldest message, derived from earlier snapshots.
   /// The end for which the other one waited for most of the time since the last snapshot. If no process slept, it is
   /// the receiver of a full channel, or the sender of an empty channel at which a process waits. Otherwise nullopt.
   std::optional<ObservedLimit> limiting{};
@@ -155,7 +162,7 @@ struct ObservedLatest : ObservedObject {
 struct ObservedSubscriber {
   std::optional<int> pid{};  ///< Process id of the reader. nullopt: no process has used the subscription yet.
   std::uint64_t behind = 0;  ///< Messages that it has not read.
-  std::uint64_t missed = 0;  ///< Messages that were overwritten before, or given up.
+  std::uint64_t missed = 0;  ///< Messages that were overwritten before the subscriber read them, or given up.
   bool blocks = false;       ///< Publishers wait for it.
 };
 
@@ -185,7 +192,7 @@ struct ObservedArena {
   std::vector<std::string> names{};       ///< Names of the arena and of arrays in it.
   std::string refused{};                  ///< The reason why it could not be read; only `openers` is known then.
   std::vector<ObservedOpener> openers{};  ///< Processes that have its file open.
-  bool consistent = true;                 ///< The arena's own counts are of one moment.
+  bool consistent = true;                 ///< True: the arena's own counts are of one moment.
   bool needs_recovery = false;            ///< A dead process was found. Counts are inexact until recovery has run.
   std::uint64_t max_bytes = 0;            ///< The budget.
   std::uint64_t committed_bytes = 0;      ///< Bytes of memory that are committed.
@@ -194,12 +201,13 @@ struct ObservedArena {
   std::uint64_t blocks = 0;               ///< Blocks in use.
   std::uint64_t reconciles = 0;           ///< Number of recoveries after the death of a process.
   std::optional<int> locked_by{};         ///< Process that holds its lock.
-  std::vector<ObservedParticipant> participants{};  ///< Attached processes, and killed ones not yet cleaned up.
-  std::vector<ObservedHolder> holders{};            ///< Processes that hold memory.
-  std::vector<ObservedChannel> channels{};          ///< Channels and queues.
-  std::vector<ObservedLatest> latests{};            ///< All Latests.
-  std::vector<ObservedBroadcast> broadcasts{};      ///< All Broadcasts.
-  std::vector<ObservedReplay> replays{};            ///< All replay buffers.
+  std::vector<ObservedParticipant>
+      participants{};  ///< Attached processes, and killed processes that recovery has not removed yet.
+  std::vector<ObservedHolder> holders{};        ///< Processes that hold memory.
+  std::vector<ObservedChannel> channels{};      ///< Channels and queues.
+  std::vector<ObservedLatest> latests{};        ///< All Latests.
+  std::vector<ObservedBroadcast> broadcasts{};  ///< All Broadcasts.
+  std::vector<ObservedReplay> replays{};        ///< All replay buffers.
 
   /// Returns the first name; empty if there is none.
   std::string_view name() const& noexcept { return names.empty() ? std::string_view() : names.front(); }
@@ -207,10 +215,11 @@ struct ObservedArena {
   std::string name() && { return std::string(name()); }
 };
 
-/// Takes repeated snapshots, and derives what needs two of them: rates, shares of the time, and the age of messages.
+/// Takes repeated snapshots, and derives the values that need two snapshots: rates, shares of the time, and the age of
+/// messages.
 class Observer {
  public:
-  /// Makes an observer without a snapshot. Throws std::bad_alloc.
+  /// Makes an observer that has taken no snapshot yet. Throws std::bad_alloc.
   Observer();
   /// Forgets earlier snapshots.
   ~Observer();

@@ -1,15 +1,14 @@
-/// @file
-/// Errors and results of every call that can fail.
+/// @file Results and errors: the return types of all calls that can fail.
 ///
 /// Thread safety: values; share them as you would any other value. Timeout, full, closed and lack of memory are
-/// ordinary outcomes. No call that returns a Result throws, except `value()` of a failed one.
+/// ordinary outcomes. A call that returns a Result does not throw. Only `value()` of a failed Result does.
 #pragma once
 
 /// @cond
 #if __cplusplus < 202002L
 #error "shmtree needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
 #define SHMTREE_NEEDS "C++20"
-#include SHMTREE_NEEDS  // Ends the compilation, which #error does not.
+#include SHMTREE_NEEDS  // A failed include stops the compilation at once; #error lets the compiler continue.
 #endif
 /// @endcond
 
@@ -45,13 +44,13 @@ enum class Code : std::uint8_t {
   kEmpty,              ///< No message before the deadline.
   kTimeout,            ///< No ack, or no lock, before the deadline.
   kClosed,             ///< This end was closed here, or the stream has ended.
-  kShutDown,           ///< The queue was shut down. For receivers: and nothing is left in it.
-  kPeerDied,           ///< No process is left that could serve this call, and one was killed or failed: `pids`.
+  kShutDown,           ///< The queue was shut down. Receivers get this error once the queue is empty.
+  kPeerDied,           ///< No process is left that could complete this call, and `pids` were killed or failed.
   kMessageTooLarge,    ///< The message exceeds the budget. Waiting would not help.
-  kOutOfSharedMemory,  ///< No memory: because of held views, in the machine, or in this process.
-  kCorrupt,            ///< Bytes that no sender of this version writes.
+  kOutOfSharedMemory,  ///< No memory: views hold the arena's memory, or the machine or this process has no free memory.
+  kCorrupt,            ///< The bytes are not those that a sender of this version writes.
   kPickleRefused,      ///< The message needs pickle, or a class, that is not allowed.
-  kIncompatible,       ///< Not an arena, or another version of an arena, handle, name, message or saved buffer.
+  kIncompatible,       ///< Not an arena, or an arena, handle, name, message or saved buffer of another version.
   kNotFound,           ///< No such name.
   kExists,             ///< The name is in use.
   kInvalid,            ///< An argument is out of range.
@@ -74,12 +73,13 @@ struct Error {
   int exit_code = 0;
   /// The killed or failed processes, for kPeerDied, except those killed before they stored their pid.
   std::vector<int> pids{};
-  /// The message concerned, for kCorrupt, and for kOutOfSharedMemory of a message to be received.
+  /// Ticket of the message that could not be received, for kCorrupt and kOutOfSharedMemory.
   std::uint64_t ticket = 0;
-  std::uint64_t completed = 0;  ///< Number of items that succeeded before the error, for calls with several.
-  std::uint64_t missed = 0;     ///< Messages overwritten since the last report, for kOverrun.
-  std::string kind{};           ///< Class of the server's exception, for kRemoteError; empty if there was none.
-  bool dropped = false;         ///< For kRemoteError: the server dropped the request without an answer, or exited.
+  std::uint64_t completed =
+      0;  ///< Number of items that succeeded before the error, for calls that put or receive several.
+  std::uint64_t missed = 0;  ///< Messages overwritten since the last report, for kOverrun.
+  std::string kind{};        ///< Class of the server's exception, for kRemoteError; empty if there was none.
+  bool dropped = false;      ///< For kRemoteError: the server dropped the request without an answer, or exited.
 };
 
 /// Thrown by `Result::value()` of a failed result.
@@ -116,7 +116,7 @@ class ErrorPointer {
 
   Code code() const noexcept { return has_details() ? (**this).code : static_cast<Code>(word_ / 2); }
   const Error& operator*() const noexcept;
-  Error take() noexcept;  // Leaves only a code behind.
+  Error take() noexcept;  // Leaves only a code in the moved-from object.
 
  private:
   static Error copy_of(const Error& error) noexcept;
@@ -150,7 +150,8 @@ class [[nodiscard]] Result {
   T& value() & { return check(), std::get<0>(state_); }
   /// The same.
   const T& value() const& { return check(), std::get<0>(state_); }
-  /// Moves the value out of a temporary. The result is no reference, so a range-for may loop over it.
+  /// Moves the value out of a temporary. Returns it by value and not by reference, so that a range-for may loop over
+  /// it.
   T value() && { return check(), std::get<0>(std::move(state_)); }
 
   /// Returns the value, or `other` if there is none.
@@ -179,11 +180,12 @@ class [[nodiscard]] Result {
   const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
   /// Moves the value out of a temporary.
   T operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
-  /// The same as for the first operator*.
+  /// Unchecked access, like operator*.
   T* operator->() & noexcept { return std::get_if<0>(&state_); }
   /// The same.
   const T* operator->() const& noexcept { return std::get_if<0>(&state_); }
-  /// Does not compile: nothing has checked the temporary, and a range-for would use it after its end. Use value().
+  /// Does not compile, because nothing has checked the temporary, and a range-for would use it after its destruction.
+  /// Use value().
   const T* operator->() const&& = delete;
 
   /// Returns the error. Undefined unless !ok().
