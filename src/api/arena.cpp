@@ -117,7 +117,7 @@ Result<Arena> Arena::shared() try {
     const std::lock_guard guard(mutex);
     if (kept.has_value() && owner == pid) return *kept;
   }
-  auto created = create();  // A forked child makes its own.
+  auto created = create();  // A forked child makes a default arena of its own.
   if (!created) return created;
   // Released outside `mutex`. Otherwise its destructor would lock other mutexes while `mutex` is held.
   std::optional<Arena> inherited;

@@ -244,7 +244,7 @@ Result<std::vector<FlatItem>> Receiver::get_many_bytes(std::size_t most, Timeout
 
 namespace {
 
-// Copies each message into the struct that it is to fill.
+// Copies each message into the next struct of the caller.
 auto copy_to(std::span<std::byte> out) {
   return [out](memory::Arena&, Incoming& message, ByteRun run, const Item*) -> Status {
     if (run.size() != out.size()) return no_bytes(message, detail::other_size(run.size(), out.size()).message);

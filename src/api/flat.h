@@ -22,8 +22,8 @@ struct FlatAccess {
   // False if the item was moved from or never had a message.
   static bool has_message(const FlatItem& item) noexcept { return item.hold_ != nullptr; }
   static const void* home(const FlatItem& item) noexcept { return item.home_; }
-  // The last FlatItem of a message may give its bytes away. The acquire fence orders this after the reads of threads
-  // that released other FlatItems of the message.
+  // Returns true if the bytes may be given away, because this is the last FlatItem of its message. The acquire fence
+  // orders the check after the reads of threads that released other FlatItems of the message.
   static value::Origin origin(const FlatItem& item) noexcept {
     const value::Origin origin{.home = item.home_, .to_give = item.hold_.use_count() == 1};
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -44,12 +44,12 @@ struct LoanedBlock {
   memory::BlockKind kind;  // kMessage: of a Sender; kPublished: of a Broadcast.
   memory::Identity writer = memory::kNoIdentity;
   memory::OwnedBlock block{};
-  memory::Lease held{};  // Instead of `block`, after a put that failed.
+  memory::Lease held{};  // Holds the memory instead of `block` after a put that failed.
   std::uint64_t frame_bytes = 0;
 };
 Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind, std::size_t bytes,
                   const platform::WaitContext& wait);
-// Returns kInvalid if there is no loan, or if it cannot be put here.
+// Returns kInvalid if there is no loan, or if the loan cannot be put into this object.
 Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind);
 
 }  // namespace shmtree::detail

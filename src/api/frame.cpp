@@ -93,7 +93,7 @@ class Frames {
     return true;
   }
   void defer(const Error& error) {
-    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
+    // kPeerDied is reported only once, so it is stored for the next call. All other errors would occur again in that
     // call.
     if (error.code == Code::kPeerDied) state_.defer(error);
   }

@@ -22,7 +22,7 @@ struct OfReceived {
   platform::ForkSafeMutex mutex;
 };
 
-// The block that contains [begin, begin + bytes): that of a message, or one that it refers to.
+// The block that contains [begin, begin + bytes): the block of a message, or a block to which the message refers.
 struct Location {
   BlockRef block{};
   std::uint64_t block_bytes = 0;
@@ -73,7 +73,8 @@ std::optional<LentRange> LentArrays::lend_own(const ArrayMemory& memory) {
   if (loan == nullptr) return std::nullopt;
   const bool is_lent = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
   if (!is_lent) {
-    loans_.reserve(loans_.size() + 1);  // Whatever can fail comes before the promise.
+    loans_.reserve(loans_.size() +
+                   1);  // All steps that can fail come before the promise, so that no promise has to be taken back.
     blocks_.reserve(blocks_.size() + 1);
     if (!arena_.lend(*loan, this)) return std::nullopt;
   }
@@ -97,7 +98,7 @@ std::optional<LentRange> LentArrays::lend_received(const ArrayMemory& memory) {
   received_.reserve(received_.size() + 1);
   blocks_.reserve(blocks_.size() + 1);
   {
-    // Claims are on addresses, since a message may have arrays in several blocks.
+    // Claims refer to addresses and not to blocks, since a message may have arrays in several blocks.
     const auto first = std::bit_cast<std::uintptr_t>(memory.begin);
     const ByteRange addresses{first, first + memory.bytes};
     const std::lock_guard guard(received_mutex());

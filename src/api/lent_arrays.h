@@ -1,5 +1,5 @@
-// The arrays of one message that are already in its arena and go by reference. An array of new_array() goes by
-// reference the first time; an array of a received message does when it is forwarded.
+// The arrays of one message that are already in its arena and are sent by reference. An array of new_array() is sent by
+// reference by its first put; an array of a received message, when it is forwarded.
 //
 // Thread safety: none. Mutexes guard the claims.
 #pragma once
@@ -60,7 +60,7 @@ class LentArrays {
   const value::Origin* flat_origin_ = nullptr;
   std::vector<memory::BlockRef> blocks_;
   std::vector<std::shared_ptr<Loan>> loans_;
-  std::vector<Received*> received_;  // The Value keeps these alive.
+  std::vector<Received*> received_;  // The Value that is sent keeps these alive.
 };
 
 }  // namespace shmtree::api

@@ -58,7 +58,7 @@ auto put_as_message(ChannelState& state, format::FrameBuilder& builder, const Va
 // Puts the messages that add_all(batch) adds. After an error, `completed` is the number that were put.
 template <class AddAll>
 Status put_batch(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, AddAll add_all) {
-  std::uint64_t sent = 0;  // valid also after an error for lack of memory
+  std::uint64_t sent = 0;  // stays valid after an error for lack of memory
   Status went = with_waits(state, "sender", timeout, stop, [&](const platform::WaitContext& wait) -> Status {
     endpoint::Batch batch(state.channel(), wait);
     Status added = or_out_of_memory([&] { return add_all(batch); });

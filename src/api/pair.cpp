@@ -73,7 +73,7 @@ template <class Begin>
 Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
                                   Begin begin) {
   discovery::Handle handle = discovery::handle_of(arena);
-  endpoint::MessageTransfers transfers;  // Its destructor ends the transfer unless the text was made.
+  endpoint::MessageTransfers transfers;  // The destructor of the guard ends the transfer unless the text was made.
   const endpoint::MessageTransfers::Pickling pickling(&transfers);
   auto number = begin();
   if (!number) return std::move(number).error();

@@ -7,7 +7,7 @@
 
 namespace shmtree::api {
 
-// The Item is read-only, and cannot be given away, because other processes read the same memory.
+// The Item is read-only and cannot be given away, because other processes read the same memory.
 Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block,
                      endpoint::CopyPolicy policy) {
   std::vector<std::span<const std::byte>> blocks;

@@ -28,7 +28,8 @@ struct PublishedState : endpoint::RingPort<Part> {
     spin.set_as(in->spin());
   }
 
-  // Returns a handle of `block`, the block of this object. The block stays alive in transit (api::give_handle()).
+  // Returns a handle of `block`, the block of this object. The block stays alive while the handle is in transit
+  // (api::give_handle()).
   Result<std::string> handle(memory::BlockRef block) {
     return give_handle(arena->arena, memory::pack(block), this->name().get());
   }

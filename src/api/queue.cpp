@@ -10,7 +10,7 @@ using channel::End;
 
 namespace {
 
-// Calls act(channel). Works after this object was closed, as long as the process has another one of the channel.
+// Calls act(channel). Works after this object was closed, as long as the process has another object of the channel.
 template <class Act>
 Status with_tasks(ChannelState& state, Act act) {
   return or_out_of_memory([&]() -> Status {

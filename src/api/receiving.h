@@ -18,7 +18,8 @@ Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
 // Returns the Item, which then also keeps the block of its message. May throw std::bad_alloc.
 Item kept_with(const Item& item, memory::Lease block);
 
-// True if receiving the message again may succeed, because memory was short. All other errors are the message's fault.
+// True if receiving the message again may succeed, because memory was short. All other errors mean that the message is
+// damaged.
 inline bool may_retry_after(const Error& error, channel::Incoming& message) noexcept {
   if (error.code != Code::kOutOfSharedMemory) return false;
   message.set_not_built();
@@ -74,7 +75,7 @@ class Many final : public Codec {
   bool wants_more() { return objects_.size() < most_ && (objects_.size() < objects_.capacity() || reserve()); }
   void add(Result<Made> object) { objects_.push_back(std::move(*object)); }
   void defer(const Error& error) {
-    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
+    // kPeerDied is reported only once, so it is stored for the next call. All other errors would occur again in that
     // call.
     if (error.code == Code::kPeerDied) this->state().defer(error);
   }

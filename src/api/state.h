@@ -32,7 +32,7 @@ inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks
 inline Error closed_here(const char* end) {
   return Error{Code::kClosed, std::string("this ") + end + " was closed in this process or moved from"};
 }
-// The same for a call that the close ended with the error `ended`.
+// Does the same for a call that ended with the error `ended` because of the close.
 inline Error closed_here(const char* end, const Error& ended) {
   Error error = closed_here(end);
   error.completed = ended.completed;
@@ -74,9 +74,11 @@ Error no_enumerator(const char* option, Enum value) {
 struct Received {
   explicit Received(Lease of) noexcept : lease(std::move(of)) {}
   Lease lease;
-  // Taken and not acked: it may return to the channel, so this process must not give it away.
+  // True for a message that was taken and not acked. It may return to the channel, so this process must not give it
+  // away.
   std::atomic<bool> may_be_nacked{false};
-  endpoint::Claims claims{};  // On addresses in this block and those it refers to. Under received_mutex().
+  endpoint::Claims
+      claims{};  // Claims on addresses in this block and in the blocks to which it refers. Guarded by received_mutex().
 };
 platform::ForkSafeMutex& received_mutex() noexcept;
 
@@ -86,7 +88,7 @@ struct ArenaState {
   ArenaState(const ArenaState&) = delete;
   ArenaState& operator=(const ArenaState&) = delete;
 
-  // Returns this process's state of an arena. All handles of the arena share it, because it has the loans.
+  // Returns this process's state of an arena. All handles of the arena share it, because it tracks the loans.
   static std::shared_ptr<ArenaState> for_arena(const std::shared_ptr<memory::Arena>& arena);
   static Arena wrap(const std::shared_ptr<memory::Arena>& made) { return Arena(for_arena(made)); }
   // Null for a moved-from Arena.
@@ -95,12 +97,13 @@ struct ArenaState {
   Result<NewArray> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);
   // Returns the loan of exactly the array [begin, begin + bytes), or null.
   std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
-  // Returns true if the array may go with `message`, and promises it to the message until it is settled or withdrawn.
+  // Returns true if `message` may take the array by reference, and promises the array to the message until the message
+  // is settled or withdrawn.
   bool lend(Loan& loan, const void* message);
 
   const std::shared_ptr<memory::Arena> arena;
   platform::ForkSafeMutex mutex;
-  std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // By first byte.
+  std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // Keyed by the address of the first byte.
 };
 
 // Returns the name in an option, for which an empty text means no name.
@@ -114,8 +117,8 @@ endpoint::ObjectRequest request_of(const Options& options, discovery::NamedKind 
   endpoint::ObjectRequest request{.kind = kind, .name = name_in(options.name)};
   request.allow_pickle = options.allow_pickle;
   request.exist_ok = options.exist_ok;
-  // A process that opens a name can access its whole arena. So the arena of a named object has no other objects, unless
-  // the caller passed it.
+  // A process that opens a name can access its whole arena. So the arena of a named object contains no other objects,
+  // unless the caller passed the arena.
   if (options.arena || !request.name) {
     const auto arena = ArenaState::of(options.arena ? *options.arena : Arena::shared().value());
     if (arena == nullptr) throw BadResult(no_arena());
@@ -189,7 +192,7 @@ struct ChannelState final : endpoint::Port, Deferred {
   // Makes a channel, or opens the existing one (exist_ok), and joins both ends. Throws BadResult.
   static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(
       const PairOptions& options, discovery::NamedKind kind, ChannelKind of = ChannelKind::kMessages);
-  // `of_queue`: accepts the handle of a queue only; otherwise that of a pair only.
+  // Accepts only the handle of a queue if `of_queue` is true, and only the handle of an end of a pair otherwise.
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false,
                                                     ChannelKind of = ChannelKind::kMessages);
   // Does the same with the bytes of a handle, as in a message.
@@ -223,7 +226,7 @@ struct ChannelState final : endpoint::Port, Deferred {
     return result;
   }
 
-  ArenaState* arena;  // Kept with the channel.
+  ArenaState* arena;  // Released together with the channel.
   End end;
   endpoint::UntilClosed until_closed{*this, end};
   platform::SpinSetting spin{};
@@ -248,8 +251,8 @@ auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act())
 }
 
 // Calls act(wait) if the end is open, and returns its result. A request to stop also ends the wait: the stop callback
-// wakes the waiters of the channel. The channel lives until the callback is removed. If another thread closes a sender
-// during the call, the sender leaves the channel after the call.
+// wakes the waiters of the channel. The channel stays valid until the callback is removed. If another thread closes a
+// sender during the call, the sender leaves the channel after the call.
 template <class Act>
 auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {

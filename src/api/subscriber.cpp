@@ -63,7 +63,7 @@ Result<Made> receive(SubscriberState& state, CoreSubscriber& reader, const WaitC
   return of_message(std::move(made).error(), ticket);
 }
 
-// Decides whether a message is copied out of its block; `in_block` is false for one that came inline.
+// Decides whether a message is copied out of its block. `in_block` is false for a message that came inline.
 endpoint::CopyPolicy policy_of(const broadcast::Ring& ring, bool in_block) noexcept {
   return endpoint::copy_policy_of_published(endpoint::CopyPolicy::kAuto, ring, in_block);
 }
@@ -73,7 +73,8 @@ Result<Item> item_of(const broadcast::Ring& ring, broadcast::Incoming& message) 
   return api::to_item(*ring.arena(), frame, message.block, policy_of(ring, message.block.valid()));
 }
 
-// Returns the bytes of a message that is not a flat frame, such as an array of uint8. The message keeps its block.
+// Returns the bytes of a message that is not a flat frame, such as an array of uint8. The message continues to own its
+// block.
 Result<FlatItem> flat_of_item(const broadcast::Ring& ring, broadcast::Incoming& message) {
   memory::Lease block;
   if (message.block.valid()) {
@@ -100,7 +101,7 @@ Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& messa
   return made;
 }
 
-// Reserves space for one more. False if there is no memory.
+// Reserves space for one more message. Returns false if there is no memory.
 bool has_space_for_one(std::vector<Item>& items) noexcept try {
   items.reserve(items.size() + 1);
   return true;
@@ -118,13 +119,14 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, CoreSubscriber& r
   items.push_back(std::move(*next));
   const WaitContext rest{platform::Deadline::after(within), wait.hooks, wait.spin};
   while (items.size() < most && (reader.size() != 0 || !rest.deadline.passed()) &&
-         has_space_for_one(items)) {  // Each message read has space.
+         has_space_for_one(items)) {  // reserve first
     next = or_out_of_memory([&] { return receive<Item>(state, reader, rest, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;
     }
-    // The next call would get these errors again, so they are not kept. kEmpty means that another thread was faster.
+    // These errors are not stored, since the next call would get them again. kEmpty means that another thread has
+    // received the message first.
     const Code code = next.code();
     const bool is_persistent =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;

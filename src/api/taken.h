@@ -62,7 +62,7 @@ struct TakenAccess {
     state->set_may_be_nacked(true);
     return Taken<T>(std::move(state));
   }
-  // For items without a Received.
+  // Memory of items that have no Received.
   template <class T>
   static Taken<T> made(channel::Delivery delivery, T item) {
     using State = typename Taken<T>::State;

@@ -17,7 +17,7 @@ constexpr std::int64_t kSliceNs = 100'000'000;
 
 struct Look {
   std::vector<std::size_t> ready;
-  std::vector<int> descriptors{};  // The descriptors of those that are not ready.
+  std::vector<int> descriptors{};  // Descriptors of the receivers that are not ready.
 
   Status watch(Result<int> fd) {
     if (!fd) return std::move(fd).error();
@@ -66,7 +66,8 @@ Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<Cha
     look.ready.push_back(position);
     return success();
   }
-  // Gets the descriptor each time, since that also makes it unreadable if another receiver has taken the message.
+  // Requests the descriptor each time, since the request also makes it unreadable if another receiver has taken the
+  // message.
   bool is_new = false;
   auto fd = state->channel().watchers().wake_fd(End::kReceiving, &is_new);
   if (is_new) opened.add(position);

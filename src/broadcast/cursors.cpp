@@ -42,7 +42,7 @@ Cursors::Slowest Cursors::slowest(Readers among) const noexcept {
   return found;
 }
 
-// Ignores a block that was freed or reused: no process holds it as this subscription.
+// Ignores a block that was freed or reused, since then no process holds the subscription.
 template <class Visit>
 void Cursors::for_each_holder(const Cursor& cursor, Visit visit) const {
   const memory::BlockRef ref = memory::unpack(load_acquire(cursor.subscription));
@@ -88,7 +88,7 @@ std::vector<int> Cursors::pids_of(std::uint32_t number) const {
   for_each_holder(at(number), [&](std::uint32_t slot) { found.push_back(load_relaxed(participants.slot(slot).pid)); });
   for_each_giver(at(number),
                  [&](Identity giver) { found.push_back(load_relaxed(participants.slot_of_identity(giver).pid)); });
-  // A child that does not run yet has the pid of its parent.
+  // A child whose program has not started yet is listed with the pid of its parent, so a pid may occur twice.
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;

@@ -1,4 +1,5 @@
-// The cursors of a Broadcast: finds the slowest one, and those without a living process. A Latest has none.
+// The cursors of a Broadcast. Finds the slowest cursor, and the cursors without a living process. A Latest has no
+// cursors.
 //
 // Thread safety: any thread, without locks. An object only refers to the shared words.
 #pragma once
@@ -42,21 +43,21 @@ class Cursors {
   };
   // The cursor that is furthest behind among these readers. Its position is `tail` if there are no such readers.
   Slowest slowest(Readers among) const noexcept;
-  // Frees the cursors without a living process that reads, or that may begin to. Returns true if there were any.
+  // Frees the cursors for which no living process reads or may begin to read. Returns true if there were any.
   bool drop_dead() const noexcept;
   // Returns true if a living process holds this unclaimed subscription, or has it in transit.
   bool is_held(const Cursor& cursor) const noexcept;
   // Returns the pid of the process that has claimed the cursor. If none has, returns the pids of all processes that may
   // claim it. May throw std::bad_alloc.
   std::vector<int> pids_of(std::uint32_t number) const;
-  // Returns these pids as text for an error, which ends in "has" or "have".
+  // Returns these pids as text for an error: "process 5 has", "processes 5 and 6 have".
   std::string name(std::uint32_t number) const;
 
  private:
   // Calls visit(slot) for each living process that holds the subscription.
   template <class Visit>
   void for_each_holder(const Cursor& cursor, Visit visit) const;
-  // Calls visit(identity) for the giver of each of its transfers that counts.
+  // Calls visit(identity) for the giver of each transfer that keeps the subscription alive.
   template <class Visit>
   void for_each_giver(const Cursor& cursor, Visit visit) const;
 

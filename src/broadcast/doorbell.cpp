@@ -23,7 +23,7 @@ void Doorbell::ask(Cursor& cursor) noexcept {
   fence_seq_cst();  // the process that puts sees `asks`, or this one sees the message
 }
 
-// Leaves `asks` set if this process cannot reach the reader: another one may.
+// Leaves `asks` set if this process cannot reach the reader, because another process may.
 void Doorbell::ring(const Cursors& cursors) noexcept {
   fence_seq_cst();  // the message is visible before the cursors are read
   for (std::uint32_t i = 0; i < cursors.used(); ++i) {
@@ -56,8 +56,8 @@ bool Hubs::wake(std::uint32_t slot) noexcept {
   return arena_.wake_table().wake_hub(slot, name(), [&]() noexcept { return awaiting_.take(slot); });
 }
 
-// Removes the bits of free slots. A process may take such a slot and set its bit just before this removes the bit. Then
-// this sends its text.
+// Removes the bits of free slots. If a process takes such a slot and sets its bit just before the removal, this
+// function sends it the wake text.
 void Hubs::wake() noexcept {
   awaiting_.for_each([&](std::uint32_t slot) noexcept {
     if (wake(slot) || !is_free(slot) || !awaiting_.take(slot) || is_free(slot)) return;

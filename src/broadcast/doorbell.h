@@ -1,13 +1,13 @@
-// A descriptor by which poll loops see that a reader has something to read. It is a wake pipe: a reader asks for a
-// byte, and the next process that puts sends it.
+// A descriptor for poll loops that is readable while a reader has something to read. It is a wake pipe: a reader
+// requests a byte, and the next process that puts sends it.
 //
 // Invariant: as long as its reader calls refresh() after each get, the open descriptor is readable while there is a
 // message, or at the end of the stream. The request is a Dekker handshake: the reader sets the cursor's `asks` and
 // checks the tail; a process that puts moves the tail and clears `asks`. A byte may come late, for a message that was
 // read meanwhile.
 //
-// Coroutines have no descriptor of their own: their process asks for one wake text at its hub. The request is a bit of
-// `awaiting_messages` or `awaiting_space`, in the same handshake (Hubs).
+// Coroutines have no descriptor of their own. Instead, their process requests one wake text at its hub. The request is
+// a bit of `awaiting_messages` or `awaiting_space`, in the same handshake (Hubs).
 //
 // Thread safety: ring() and Hubs any thread; the rest one thread at a time.
 #pragma once
@@ -22,7 +22,7 @@ class Doorbell {
   // Opens the pipe and publishes its address in the cursor, which this process has claimed.
   Status open(Cursor& cursor);
   void close() noexcept { pipe_.close(); }
-  // False also once the program has closed the descriptor.
+  // Also returns false once the program has closed the descriptor.
   bool is_open() const noexcept { return pipe_.is_ours(); }
   int fd() const noexcept { return pipe_.number(); }
 
@@ -34,7 +34,8 @@ class Doorbell {
     if (is_ready()) pipe_.wake();
   }
 
-  // Wakes all readers that asked and that this process can reach. Call it after the store that publishes the message.
+  // Wakes all readers that requested a byte and that this process can reach. Call it after the store that publishes the
+  // message.
   static void ring(const Cursors& cursors) noexcept;
 
  private:
@@ -43,7 +44,7 @@ class Doorbell {
   platform::WakePipe pipe_;
 };
 
-// The condition that processes await. The value is part of the text.
+// The condition that processes await. Its number is part of the wake text.
 enum class Awaited : std::uint64_t { kMessages = 0, kSpace = 1 };
 
 // The hubs of the processes that await the next message of a ring, or space in it. A wake text names the ring and the

@@ -25,10 +25,10 @@ enum RingFlag : std::uint32_t {
 // The properties of the two uses of a ring: a Broadcast and a Latest.
 struct RingUse {
   memory::BlockKind kind;     // of its control block
-  std::uint64_t magic;        // first word of its control block
+  std::uint64_t magic;        // first word of the control block
   const char* name;           // in errors
   std::uint64_t cursors;      // number of cursors
-  std::uint64_t entry_bytes;  // of an entry and the small frame that follows it
+  std::uint64_t entry_bytes;  // bytes of an entry and the small frame that follows it
 };
 
 // Treatment of a reader that is too slow.
@@ -36,7 +36,7 @@ enum class Policy : std::uint32_t {
   kBlock = 1,   // puts wait for it
   kSkip = 2,    // it misses messages that were overwritten
   kLatest = 3,  // it misses all messages but the newest
-  kRaise = 4,   // as kSkip, and its next get() returns kOverrun
+  kRaise = 4,   // like kSkip, and the reader's next get() returns kOverrun
 };
 
 // The fields of the word Cursor::owner.
@@ -76,10 +76,11 @@ static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && of
               offsetof(Cursor, wake_address) == 48);
 
 // The content of a block of kind kSubscription. Every process that has the subscription holds the block, until one
-// claims it. The block refers to the control block, and is written before any other process knows it.
+// process claims the subscription. The block refers to the control block, and is written before any other process knows
+// its number.
 struct Subscription {
   std::uint64_t ring;    // the control block, packed
-  std::uint64_t owner;   // as the cursor's
+  std::uint64_t owner;   // equal to the generation of the cursor
   std::uint32_t number;  // of the cursor
   std::uint32_t unused;
 };
@@ -87,37 +88,37 @@ static_assert(sizeof(Subscription) == 24);
 
 // An entry of the ring, which a small frame may follow. It changes only while `ticket` is 0.
 struct Entry {
-  std::atomic<std::uint64_t> ticket;  // of the message, + 1; 0: no message
-  std::atomic<std::uint64_t> block;   // packed; 0: the frame follows
+  std::atomic<std::uint64_t> ticket;  // ticket of the message, + 1; 0: no message
+  std::atomic<std::uint64_t> block;   // packed BlockRef of the message; 0: the frame follows the entry
   std::atomic<std::uint64_t> bytes;   // of the frame
-  std::atomic<std::uint64_t> before;  // bytes that were put before it
+  std::atomic<std::uint64_t> before;  // bytes of all messages before this one
 };
 static_assert(sizeof(Entry) == 32);
 
 inline constexpr RingUse kBroadcastUse{memory::BlockKind::kBroadcast, 0x7473616362746d73, "Broadcast", kMaxCursors,
                                        512};
-// Readers find a version by its number, so there are no cursors. Each version has a block.
+// Layout of a Latest: readers find a version by its number, so there are no cursors, and each version has a block.
 inline constexpr RingUse kLatestUse{memory::BlockKind::kLatest, 0x747365746c746d73, "Latest", 0, sizeof(Entry)};
 constexpr std::uint64_t kInlineBytes = kBroadcastUse.entry_bytes - sizeof(Entry);
 
 struct alignas(64) RingHeader {
   // Written once.
-  std::uint64_t magic;        // "smtbcast"; of a Latest "smtltest"
+  std::uint64_t magic;        // "smtbcast", or "smtltest" for a Latest
   std::uint32_t version;      // kRingVersion
-  std::uint32_t entries;      // of the ring: n
+  std::uint32_t entries;      // number n of entries in the ring
   std::uint64_t capacity;     // messages that a lagging reader still finds
   std::uint64_t history;      // messages that are kept for later readers
   std::uint64_t max_bytes;    // maximum bytes of queued messages; 0: no limit
-  std::uint32_t entry_bytes;  // 512; of a Latest 32
+  std::uint32_t entry_bytes;  // 512, or 32 for a Latest
   std::uint32_t flags;        // RingFlag
 
   // Changed under the ring's lock.
   alignas(64) std::atomic<std::uint64_t> tail;    // ticket of the next message
   std::atomic<std::uint64_t> putting;             // not 0: a put, or a drop, is under way
-  std::atomic<std::uint64_t> kept;                // derived: no message below has a block
-  std::atomic<std::uint64_t> slowest;             // derived: no blocking cursor is below
+  std::atomic<std::uint64_t> kept;                // derived: no message with a lower ticket has a block
+  std::atomic<std::uint64_t> slowest;             // derived: no blocking cursor has a lower ticket
   std::atomic<std::uint64_t> put_bytes;           // derived: bytes of all messages put so far
-  std::atomic<std::uint32_t> cursors_high;        // cursors at and above were never used
+  std::atomic<std::uint32_t> cursors_high;        // cursors with this number or a higher one were never used
   std::atomic<std::uint32_t> has_bells;           // 1: a reader has asked for wake-ups at some time
   std::atomic<std::uint64_t> blocks_end;          // derived: ticket after that of the last message in a block
   std::atomic<std::uint32_t> lock;                // a lock word
@@ -128,7 +129,7 @@ struct alignas(64) RingHeader {
 
   memory::PublisherWords publishers;         // processes that have put; before the first put, others too
   memory::ParticipantSet awaiting_messages;  // wait for a wake text at their hub; its sender clears the bit
-  memory::ParticipantSet awaiting_space;     // the same, when there is space (doorbell.h)
+  memory::ParticipantSet awaiting_space;     // like `awaiting_messages`, for processes that await space (doorbell.h)
 };
 static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, has_space_requests) == 124 &&
               offsetof(RingHeader, items) == 128 && offsetof(RingHeader, publishers) == 256 &&

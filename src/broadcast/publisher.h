@@ -1,5 +1,5 @@
-// An object by which a program puts into a Broadcast or a Latest. It knows the last message that it has put. A process
-// that has put stays a publisher until it has closed its last such object and no thread is in a put.
+// An object by which a program puts into a Broadcast or a Latest. It records the ticket of the last message that it has
+// put. A process that has put stays a publisher until it has closed its last such object and no thread is in a put.
 //
 // Thread safety: any thread. A forked child inherits the object as one of its own.
 #pragma once
@@ -29,8 +29,8 @@ class Publisher {
     if (ticket) end_.store(*ticket + 1, std::memory_order_relaxed);
     return ticket;
   }
-  // Waits until all blocking readers have passed that message, or by default all that this object has put. Errors as
-  // for Ring.
+  // Waits until all blocking readers have passed the message with that ticket; by default, the last message that this
+  // object has put. Errors are those of Ring.
   Status wait_until_passed(std::optional<std::uint64_t> ticket, const WaitContext& wait) const {
     const std::uint64_t end = ticket ? *ticket + 1 : end_.load(std::memory_order_relaxed);
     return end == 0 ? success() : ring_->wait_until_passed(end - 1, wait);
@@ -40,8 +40,8 @@ class Publisher {
 
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
-  // Closes the object: it puts no more, and its waiting calls wake up. Idempotent. Readers get the failure, if any,
-  // once this process has closed its last object.
+  // Closes the object. Later puts fail, and waiting calls wake up. Idempotent. Readers get the failure, if any, once
+  // this process has closed its last object.
   void close(memory::Failure failure = memory::Failure::kNone) noexcept {
     if (closed_.exchange(true, std::memory_order_relaxed)) return;
     ring_->part(failure);
@@ -50,7 +50,7 @@ class Publisher {
 
  private:
   const std::shared_ptr<Ring> ring_;
-  std::atomic<std::uint64_t> end_{0};  // of its own puts
+  std::atomic<std::uint64_t> end_{0};  // ticket after that of the last message that this object has put
   std::atomic<bool> closed_{false};
 };
 

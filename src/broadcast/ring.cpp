@@ -154,7 +154,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
 
 // --- Cursors
 
-// Runs if a reader is a whole ring behind: a dead one would keep that many messages forever.
+// Runs if a reader lags by a whole ring, since a dead reader would keep that many messages forever.
 void Ring::poll_for_deaths() noexcept {
   const std::int64_t now = coarse_monotonic_ns();
   if (now - last_poll_ns_.load(std::memory_order_relaxed) < wait_policy::kLongPollIntervalNs) return;
@@ -215,7 +215,7 @@ Status Ring::lock(Locks locks, const WaitContext& wait) {
     Status locked = reconciler.lock_arena(wait);
     if (!locked || reconciler.lock_briefly(header().lock)) return locked;
     arena_->reclaimer().unlock();
-    // The owner of the ring's lock is stopped or dead. Waits for it, or recovers.
+    // The owner of the ring's lock is stopped or dead: waits for a stopped owner, and recovers from a dead one.
     locked = reconciler.lock(header().lock, wait);
     if (!locked) return locked;
     arena_->unlock(header().lock);
@@ -256,7 +256,8 @@ bool Ring::has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const
   return queued + bytes <= max_bytes_;
 }
 
-// The last known position of the slowest reader is usually far enough. Only if it is not, this checks all cursors.
+// Usually the last known position of the slowest reader shows that there is space. Checks all cursors only if it does
+// not.
 bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   SHMTREE_DCHECK(HeldLocks::contains(header().lock));
   if (load_relaxed(header().cursors_high) == 0) return true;
@@ -267,11 +268,12 @@ bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   return has_space(now, bytes);
 }
 
-// With the ring's lock alone, touches_blocks() was false. A block here means that shared memory is damaged.
+// If this thread has only the ring's lock, touches_blocks() was false, so a block here means that shared memory is
+// damaged.
 void Ring::remove_entry(std::uint64_t index, Locks locks) noexcept {
   SHMTREE_DCHECK(HeldLocks::contains(header().lock));
   store_relaxed(entry_at(index).ticket, std::uint64_t{0});
-  fence_seq_cst();  // readers see the ticket gone, or this process sees their bits
+  fence_seq_cst();  // either readers see the cleared ticket, or this process sees their holder bits
   const BlockRef block = references().empty(index);
   if (block.id.value != 0 && locks == Locks::kArenaAndRing) arena_->reclaimer().free_if_unreferenced(block);
 }
@@ -385,7 +387,8 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   Entry& mine = entry_at(index);
   // A process that was killed in remove_entry() may have left a reference of an entry without a ticket.
   const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(index).id.value == 0;
-  is_empty ? fence_release() : remove_entry(index, locks);  // a reader that sees the new words sees the old ticket gone
+  is_empty ? fence_release()
+           : remove_entry(index, locks);  // a reader that sees the new words also sees that the old ticket was cleared
   if (is_block) references().fill(index, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);
@@ -428,12 +431,12 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   if (!is_block && frame > inline_bytes())
     return Error{.code = Code::kInvalid,
                  .message = "a frame of " + std::to_string(frame) + " bytes is too large to go inline"};
-  std::uint64_t bytes = frame;  // with the arrays to which it refers: counted towards max_bytes
+  std::uint64_t bytes = frame;  // includes the arrays to which the message refers, as max_bytes does
   if (is_block) bytes += referred_bytes(outgoing.held.ref());
   publishing().enter(*me);
   Result<std::uint64_t> ticket = std::uint64_t{0};
   bool is_behind = false;
-  // An error of the lock ends the wait, too.
+  // An error while taking the lock ends the wait, too.
   const auto put_now = [&] {
     auto locks = lock_and_repair(is_block ? Locks::kArenaAndRing : Locks::kRing, wait);
     if (!locks) {
@@ -485,7 +488,7 @@ Status Ring::wait_for_readers(std::uint64_t count, const WaitContext& wait) {
   drop_dead();
   const auto are_there = [&] { return readers() >= count; };
   const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
-  // Observers have no word for this sleep.
+  // Observers have no name for this kind of wait.
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kUnsaid, memory::pack(block())},
                             wait);
   auto came = memory::wait_until(waiting, wait, "subscribers", are_there, drop_dead_readers, are_there);
@@ -496,12 +499,12 @@ Status Ring::wait_for_readers(std::uint64_t count, const WaitContext& wait) {
                           " subscribers were there within the timeout"};
 }
 
-// Wakes all readers: there is a message, or no process puts any more.
+// Wakes all readers, because there is a message, or because no process puts any more.
 void Ring::announce() const noexcept {
   notify_all(header().items);
   if (load_relaxed(header().has_bells) == 0) [[likely]]
     return;
-  Doorbell::ring(cursors());  // its fence also comes before the hubs' bits are read
+  Doorbell::ring(cursors());  // this call executes the fence that must precede the reads of the hubs' bits
   hubs().wake();
 }
 
@@ -524,7 +527,8 @@ Status Ring::await_space(WakeAddress hub) {
 // Wakes the processes that wait for space. No text is sent while the ring has no space: the process that makes the
 // space sends it.
 void Ring::announce_space() noexcept {
-  notify_all(header().space);  // its fence also comes before the hubs' bits and the other cursors are read
+  notify_all(header().space);  // this call executes the fence that must precede the reads of the hubs' bits and of the
+                               // other cursors
   if (load_relaxed(header().has_space_requests) == 0) [[likely]]
     return;
   if (!header().awaiting_space.is_empty() && has_space(cursors().slowest(Readers::kBlocking), 0)) space_hubs().wake();
@@ -584,13 +588,13 @@ void Ring::leave() noexcept {
   announce();
 }
 
-// Processes that wait for the first message are no publishers for each other.
+// Processes that wait for the first message do not count as publishers for each other.
 void Ring::note_reader() const noexcept {
   if (tail() == 0 && publishing().attach(PublisherRole::kReads)) announce();
 }
 
-// True if the control block is in transit, or if a process holds it that has no word yet, such as a child that was not
-// started before.
+// True if the control block is in transit, or if a process holds it that has not set its word yet. An example is a
+// child that is just starting.
 bool Ring::may_have_other_publishers() const noexcept {
   bool found = arena_->transfers().is_in_transit(memory::pack(block()), memory::Transferred::kMemory);
   const std::uint32_t mine = memory::slot_of(arena_->current_identity());

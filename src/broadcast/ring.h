@@ -4,8 +4,8 @@
 //
 // Invariants:
 //   - A message that can be read is whole, and is not overwritten before every blocking cursor has passed it.
-//   - An entry's block is freed only after its ticket was cleared, with a full fence between that and the check of its
-//     holders. A reader pins the block first, and then checks the ticket again.
+//   - An entry's block is freed only after its ticket was cleared and a full fence was executed, and after the block's
+//     holders were checked. A reader pins the block first, and then checks the ticket again.
 //   - Messages are numbered consecutively. A process that is killed in a put has put the message or nothing.
 //   - A put waits only for living readers of Policy::kBlock.
 //
@@ -35,12 +35,12 @@ using memory::BlockRef;
 using platform::WaitContext;
 
 struct Options {
-  std::uint64_t capacity = 8;  // messages that the slowest blocking reader may be behind
+  std::uint64_t capacity = 8;  // messages by which the slowest blocking reader may lag
   std::uint64_t history = 0;   // messages that are kept for later readers
   // Limit on the bytes of the messages that a blocking reader has not read; 0: no limit.
   std::uint64_t max_bytes = 0;
-  bool allow_pickle = true;  // for encoders; stored in the ring
-  // Readers wait for a next publisher: the stream does not end when the last one closes.
+  bool allow_pickle = true;  // read by encoders; stored in the ring
+  // Readers wait for the next publisher, so the stream does not end when the last publisher closes.
   bool waits = false;
 };
 
@@ -58,7 +58,7 @@ struct Incoming {
   std::uint64_t ticket = 0;
   memory::Lease block{};
   std::uint64_t bytes = 0;
-  std::uint32_t failed_builds = 0;  // in a row; see Subscriber::give_back()
+  std::uint32_t failed_builds = 0;  // failed builds in a row; see Subscriber::give_back()
   alignas(64) std::byte small[kInlineBytes];
 
   std::span<const std::byte> frame() const noexcept { return {block.valid() ? block.data() : small, bytes}; }
@@ -66,7 +66,8 @@ struct Incoming {
 
 class Ring : public std::enable_shared_from_this<Ring> {
  public:
-  // Creates a ring. kInvalid for a capacity of 0, or a ring that is too long; other errors as for Arena::allocate().
+  // Creates a ring. kInvalid for a capacity of 0, or for a ring that is too long. Other errors are those of
+  // Arena::allocate().
   static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Arena> arena, const Options& options,
                                               const WaitContext& wait, const RingUse& use = kBroadcastUse);
   // Opens a ring by its control block. Returns this process's existing object if it has one. kNotFound, kIncompatible.
@@ -84,8 +85,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // --- Putting
 
-  // Puts a message and returns its ticket. Waits while a living blocking reader is `capacity` behind; kFull names that
-  // reader. kTimeout if a stopped process has the ring's lock or the arena's; kInterrupted.
+  // Puts a message and returns its ticket. Waits while a living blocking reader lags by `capacity` messages; kFull
+  // names that reader. kTimeout if a stopped process has the ring's lock or the arena's; kInterrupted.
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted; kInvalid for a ticket that put()
   // has not returned.
@@ -112,11 +113,12 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::vector<int> publishers() const { return publishing().pids(); }
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept;
-  // Count the objects by which this process puts. When the last one has parted and no thread is in a Call, the process
-  // leaves, even if it has readers. It leaves as failed if an object has parted with a failure.
+  // join() and part() count the objects by which this process puts. When the last object has parted and no thread is in
+  // a Call, the process stops being a publisher, even if it has readers. If an object has parted with a failure,
+  // readers get kPeerDied with that failure.
   void join() noexcept;
   void part(memory::Failure failure) noexcept;
-  // Until something is put: records that this process has such an object, so that readers learn of its death.
+  // Records, before the first message, that this process has such an object, so that readers detect its death.
   void note_object() const noexcept;
   using Call = platform::CallOf<Ring>;
   // Ends this process's part as a publisher, until its next put.
@@ -140,7 +142,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::uint64_t oldest() const noexcept;
   // Reads the message of that ticket; kNotFound if it was overwritten.
   Status read(std::uint64_t ticket, Incoming& message) const;
-  // Pins the block of such a message, if it has one, and stores the size of its frame in `bytes`.
+  // Pins the block of the message with that ticket, if it has one, and stores the size of its frame in `bytes`.
   Result<memory::Lease> read_block(std::uint64_t ticket, std::uint64_t* bytes) const;
   // Calls poll() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
   // deadline passes. After poll() has seen all that was put, returns the error of check_publishers(). The error
@@ -157,13 +159,15 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::uint64_t kept_bytes() const noexcept;
   // Bytes of a message's frame; 0 if it was overwritten.
   std::uint64_t frame_bytes(std::uint64_t ticket) const noexcept;
-  // Drops the oldest messages that have blocks until at least `bytes` are freed. Keeps history, and messages that a
-  // blocking reader has not read; other readers miss the rest. Returns false if it dropped none, or got no lock.
+  // Drops the oldest messages that have blocks until at least `bytes` are freed. Keeps the history, and messages that a
+  // blocking reader has not read. Readers that do not block miss the dropped messages. Returns false if it dropped
+  // none, or got no lock.
   bool drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept;
-  // kPeerDied or kClosed if no process is left that publishes. Before the first message: if none is left that could.
+  // Returns kPeerDied or kClosed if no publisher is left; before the first message, if no process is left that could
+  // publish.
   Status check_publishers() const;
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
-  // Makes processes that put notify the readers that ask (doorbell.h).
+  // From this call on, processes that put notify the readers that request it (doorbell.h).
   void announce_bells() noexcept {
     platform::store_seq_cst(header().has_bells, 1u);
     note_reader();
@@ -174,7 +178,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   platform::WakeText name() const noexcept { return hubs().name(); }
   Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }
 
-  // Number of cursors, those of dead processes included.
+  // Number of cursors, including cursors of dead processes.
   std::uint32_t readers() const noexcept { return cursors().count(); }
 
  private:
@@ -211,8 +215,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Says how many messages that reader has not read.
   std::string unread_by(const Cursors::Slowest& slowest) const;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
-  // needed(): the oldest ticket that a reader may still read, or that is history. has_passed_blocks(): true if the ring
-  // keeps a block before that.
+  // needed() returns the oldest ticket that a reader may still read, or that is part of the history.
+  // has_passed_blocks() returns true if an older message still has a block.
   std::uint64_t needed() const noexcept;
   bool has_passed_blocks() const noexcept;
 
@@ -221,8 +225,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // to wait only briefly for it.
   enum class Locks { kRing, kArenaAndRing };
   Status lock(Locks locks, const WaitContext& wait);
-  // Takes these locks, and the arena's as well if touches_blocks(). Then repairs the ring if an operation was cut off.
-  // Returns the locks that it took.
+  // Takes the ring's lock, and before it the arena's lock if touches_blocks(). Then repairs the ring if an operation
+  // was cut off. Returns the locks that it took.
   Result<Locks> lock_and_repair(Locks locks, const WaitContext& wait);
   void unlock(Locks locks) noexcept;
   bool touches_blocks() const noexcept;
@@ -244,7 +248,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   memory::ListEntry* const list_;
   mutable platform::ForkSafeMutex ends_mutex_;
   std::atomic<std::uint32_t> ends_{0};                // changed under ends_mutex_
-  memory::Failure failure_ = memory::Failure::kNone;  // under ends_mutex_: of an object that has parted
+  memory::Failure failure_ = memory::Failure::kNone;  // under ends_mutex_: failure of an object that has parted
   std::atomic<std::int64_t> last_poll_ns_{0};
 };
 
@@ -267,7 +271,8 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
   };
   memory::EventWait waiting(header().items, {arena_->participants(), what, memory::pack(block())}, wait);
   auto came = memory::wait_until(waiting, wait, waited_for, ready, before_sleep, polled);
-  if (!wait.deadline.is_immediate() && !(came && found.ok())) note_object();  // it may put first again
+  if (!wait.deadline.is_immediate() && !(came && found.ok()))
+    note_object();  // it must put again before it counts as a publisher
   if (!came) return std::move(came).error();
   return found;
 }

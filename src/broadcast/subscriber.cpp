@@ -16,7 +16,7 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMaxPolls = 64;  // for the next message, by a reader that may miss some
+constexpr int kMaxPolls = 64;  // search for the next message, by a reader that may miss messages
 
 }  // namespace
 
@@ -102,7 +102,7 @@ Status Subscriber::claim(Identity me, memory::Lease& released) {
   return success();
 }
 
-// Only for the process that has claimed the cursor.
+// Call this only in the process that has claimed the cursor.
 void Subscriber::count_missed(std::uint64_t count) noexcept {
   store_relaxed(cursor().missed, load_relaxed(cursor().missed) + count);
 }
@@ -130,7 +130,7 @@ Error Subscriber::overrun() {
                .missed = count};
 }
 
-// Under mutex_. With Policy::kLatest only the newer of two messages is kept: `received` returns the other one.
+// Under mutex_. With Policy::kLatest only the newer of two messages is kept; the other one is moved to `received`.
 void Subscriber::keep(std::unique_ptr<Received>& received) noexcept {
   SHMTREE_DCHECK(received != nullptr && received->next == nullptr);
   if (owner_.policy == Policy::kLatest && given_back_ != nullptr) {
@@ -182,7 +182,7 @@ std::unique_ptr<Received> Subscriber::take_all_given_back() noexcept {
   return std::move(given_back_);
 }
 
-// Reads a message that is there now; kEmpty if there is none.
+// Reads the next message without waiting; kEmpty if there is none.
 Status Subscriber::get_now(Incoming& message) {
   auto me = ring_->arena()->identity();  // may recover; resets mutexes that a parent had locked
   if (!me) return std::move(me).error();
@@ -236,8 +236,8 @@ bool Subscriber::ready() const {
 
 Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   if (take_given_back(message)) return success();
-  // If the ring has overwritten the message, tries a later one. If that is missing as well, a stopped process is
-  // overwriting it, or it is damaged: a call that waits checks again later.
+  // If the ring has overwritten the message, tries a later one. If the later message is missing as well, a stopped
+  // process is overwriting it, or it is damaged. A call that waits checks again later.
   for (int looks = 0;; ++looks) {
     const bool there = catch_up(moved);
     if (must_report_overrun()) return overrun();
@@ -260,7 +260,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   }
 }
 
-// Holds no lock while it waits.
+// The thread holds no lock while it waits.
 Status Subscriber::get(Incoming& message, const WaitContext& wait) {
   return ring_->wait_for_item(
       memory::WaitFor::kMessage, "a message", wait, [&] { return get_now(message); }, [this] { return size() != 0; });

@@ -1,6 +1,6 @@
-// A reader of a Broadcast: a cursor, which the first process that reads by it claims. Until then, the cursor belongs to
-// every process that holds the subscription's block, or to which it is in transit. It is freed with the last of them.
-// Once claimed, it belongs to the claimer alone.
+// A reader of a Broadcast. It has a cursor, which the first process that reads from it claims. Until then, the cursor
+// belongs to every process that holds the subscription's block, or to which it is in transit. It is freed when the last
+// of these processes detaches. Once claimed, the cursor belongs to the claiming process alone.
 //
 // If the caller of get() cannot build the object of a message, it gives the message back. The message stays in this
 // process: the next get() returns it before any other, unless the policy is kLatest and there is a newer one. For the
@@ -18,10 +18,11 @@
 
 namespace shmtree::broadcast {
 
-// A place for get() to read into. It is allocated before the message is read, so that give_back() needs no memory.
+// Memory into which get() reads a message. It is allocated before the message is read, so that give_back() needs no
+// memory.
 struct Received {
   Incoming message;
-  std::unique_ptr<Received> next{};  // the next one that was given back
+  std::unique_ptr<Received> next{};  // the next buffer in the list of returned messages
 };
 
 // Number of failed builds in a row after which a message is given up, so that the reader reaches the next one.
@@ -33,7 +34,7 @@ class Subscriber {
  public:
   static Result<std::unique_ptr<Subscriber>> create(std::shared_ptr<Ring> ring, Policy policy, bool from_oldest,
                                                     const WaitContext& wait);
-  // Opens a subscription that another process has made, by its block. Returns kNotFound if no process holds it any
+  // Opens the subscription in `block`, which another process has made. Returns kNotFound if no process holds it any
   // more, or if the process that claimed it has closed it or died.
   static Result<std::unique_ptr<Subscriber>> open(const std::shared_ptr<Arena>& arena, BlockRef subscription,
                                                   const WaitContext& wait);
@@ -46,13 +47,13 @@ class Subscriber {
   // Reads the next message.
   //   kEmpty        the deadline has passed
   //   kInterrupted  a hook ended the wait
-  //   kClosed       no process puts any more, or the subscription was closed or is another process's
-  //   kPeerDied     no process puts any more, and some that did were killed
-  //   kOverrun      a reader of Policy::kRaise has missed messages; nothing was read
+  //   kClosed       no process puts any more, or the subscription was closed or belongs to another process kPeerDied
+  //   no process puts any more, and some that did were killed kOverrun      a reader of Policy::kRaise has missed
+  //   messages; nothing was read
   Status get(Incoming& message, const WaitContext& wait);
   // Makes the next get() return a message that could not be built. After kMaxFailedBuilds failures of kind kCounted,
-  // drops the message and counts it as missed. Does the same under Policy::kLatest if there is a newer message. Drops
-  // the message if the subscription was closed.
+  // drops the message and counts it as missed. Under Policy::kLatest, also drops the message if there is a newer one.
+  // Drops the message if the subscription was closed.
   void give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept;
   // Returns true if get() would return, or fail, at once.
   bool ready() const;
@@ -70,8 +71,8 @@ class Subscriber {
   Result<BlockRef> give();
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
-  // Closes the subscription in this process, and ends its transfers that have not arrived. No put waits for it any
-  // more, unless another process has it.
+  // Closes the subscription in this process, and ends its transfers that have not arrived. Puts stop waiting for the
+  // subscription, unless another process has it.
   void close() noexcept;
 
  private:
@@ -95,9 +96,9 @@ class Subscriber {
 
   const std::shared_ptr<Ring> ring_;
   const std::uint32_t number_;
-  const Owner owner_;  // the cursor's owner until it is claimed
-  // Guards reads. No thread sleeps while it has the mutex. The arena's mutexes that are taken inside are older
-  // (fork.h).
+  const Owner owner_;  // owns the cursor until a process claims it
+  // Guards reads. No thread sleeps while it has the mutex. The arena's mutexes, which are taken inside, were made
+  // earlier (see the order in fork.h).
   platform::ForkSafeMutex mutex_;
   Doorbell bell_;                           // under mutex_
   std::uint64_t reported_ = 0;              // under mutex_; `missed` as last reported

@@ -15,7 +15,7 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
   Arena& arena = *ring.arena();
   constexpr std::uint64_t kBytes = sizeof(Subscription) + sizeof(memory::ListEntry);
   auto block = arena.allocate(kBytes, BlockKind::kSubscription, {Deadline::immediate(), wait.hooks});
-  // A stopped process may have the arena's lock. Each attempt waits a little for it.
+  // A stopped process may hold the arena's lock, so each attempt waits only a short time for the lock.
   while (!block && block.code() == Code::kTimeout && !wait.deadline.passed()) {
     block = arena.allocate(kBytes, BlockKind::kSubscription, {Deadline::immediate(), wait.hooks});
   }

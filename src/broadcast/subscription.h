@@ -9,7 +9,7 @@
 
 namespace shmtree::broadcast {
 
-// The content of such a block.
+// The content of the block of a subscription.
 struct Ticket {
   BlockRef ring;
   std::uint32_t number = 0;
@@ -17,8 +17,8 @@ struct Ticket {
 };
 
 // Allocates the block of a new subscription. Returns kOutOfSharedMemory if there is no memory for it now. Does not wait
-// for memory, since the processes that hold it may be waiting for this reader. Returns kTimeout if a stopped process
-// has the ring's lock or the arena's.
+// for memory, since the processes that use up the memory may be waiting for this reader. Returns kTimeout if a stopped
+// process has the ring's lock or the arena's.
 Result<memory::Lease> new_subscription(const Ring& ring, const WaitContext& wait);
 // Writes a ticket to a block that no other process knows yet.
 void write_ticket(const memory::Lease& subscription, const Ticket& ticket) noexcept;
