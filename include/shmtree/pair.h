@@ -431,9 +431,9 @@ class Receiver {
   /// Does both for up to `most` messages, as get_many() does for Items.
   Result<std::vector<FlatItem>> get_many_bytes(std::size_t most, Timeout timeout = std::nullopt,
                                                const std::stop_token& stop = {}) const;
-  /// Receives structs into `out`, whose size is at least 1. Waits for the first message, and then receives those that
-  /// are queued, up to the size of `out`. Returns their number. A later message that is not a struct of this size stays
-  /// in the channel for the next call.
+  /// Receives structs into `out`, which has space for at least one. Waits for the first message, and then receives
+  /// those that are queued, up to the size of `out`. Returns their number. A later message that is not a struct of this
+  /// size stays in the channel for the next call.
   /// - kInvalid: the first message is not a struct of this size, or `out` is empty.
   template <FlatStruct T>
   Result<std::size_t> get_structs(std::span<T> out, Timeout timeout = std::nullopt,

@@ -45,9 +45,9 @@ struct QueueOptions {
   bool portable = false;               ///< See PairOptions.
   bool exist_ok = false;               ///< See PairOptions.
   /// Effect of killed processes. With kRaise, get() of an empty queue returns kPeerDied if a process that could put was
-  /// killed, and no such process is left. put() into a full queue and join() return it likewise for processes that
-  /// could get. A process that has only called get() does not count as one that could put, and the reverse. Calls
-  /// return the error until a new process has the queue. kEach is refused with kInvalid.
+  /// killed, and none is left. put() into a full queue and join() return it likewise for processes that could get. A
+  /// process that has only called get() does not count as one that could put, and the reverse. Calls return the error
+  /// until a new process has the queue. kEach is refused with kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kWait;
 };
 

@@ -37,7 +37,7 @@ class Taken {
   /// Returns the message. Copies may outlive this object. They stay unchanged after nack() and requeue(): while they
   /// exist, the next receiver gets a copy of the memory.
   const T& item() const& noexcept;
-  /// Returns a copy, since the Taken is a temporary, whose destructor returns the message to the channel.
+  /// Returns a copy, since the Taken is a temporary and its destructor returns the message to the channel.
   T item() && { return item(); }
   /// Returns the ticket that put() returned for the message.
   std::uint64_t ticket() const noexcept;

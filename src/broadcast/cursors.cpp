@@ -88,7 +88,7 @@ std::vector<int> Cursors::pids_of(std::uint32_t number) const {
   for_each_holder(at(number), [&](std::uint32_t slot) { found.push_back(load_relaxed(participants.slot(slot).pid)); });
   for_each_giver(at(number),
                  [&](Identity giver) { found.push_back(load_relaxed(participants.slot_of_identity(giver).pid)); });
-  // A child whose program has not started yet is listed with the pid of its parent, so a pid may occur twice.
+  // A child that has not started yet is listed with the pid of its parent, so a pid may occur twice.
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;

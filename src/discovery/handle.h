@@ -17,10 +17,10 @@ namespace shmtree::discovery {
 
 struct Handle {
   unsigned char uuid[16]{};
-  std::int32_t pid = 0;  // A process that has the arena open, and its descriptor there.
+  std::int32_t pid = 0;  // A process that has the arena open, and the number of the arena's descriptor in it.
   std::int32_t fd = -1;
   std::uint64_t block = 0;     // Packed BlockRef of a channel or an array; 0 for an arena.
-  std::uint64_t transfer = 0;  // Number of the transfer (memory/transfers.h), 0 for none.
+  std::uint64_t transfer = 0;  // Number of the transfer (memory/transfers.h). 0: the object is not in transit.
   std::string name{};  // Path of the name (Name::path()), or empty. A process that attaches adds itself to that file.
 };
 
@@ -37,8 +37,8 @@ struct Inheritance {
   memory::ReservedSlot slot{};
 };
 
-// Opens the arena of a handle. Tries in this order: the one that this process has open, the inherited one, the process
-// that made the handle, and any other process that has it open.
+// Opens the arena of a handle. Tries in this order: an arena that this process has open, an inherited descriptor, the
+// process that made the handle, and any other process that has the arena open.
 //   Code::kNotFound      no living process of this user has it open
 //   Code::kUnavailable   the system refuses access to its descriptor
 //   Code::kIncompatible  the file is not an arena of this version
@@ -52,8 +52,8 @@ Result<std::shared_ptr<memory::Arena>> open_arena_of(int pid, int fd, const unsi
 // there is none; Code::kIncompatible if it is of another version.
 Result<std::shared_ptr<memory::Arena>> open_arena_of_any_process(const unsigned char uuid[16], Error otherwise);
 
-// Opens the arena's file through such a descriptor, without attaching to the arena. Code::kNotFound if the descriptor
-// leads to another file by now.
+// Opens the arena's file through a descriptor of another process, without attaching to the arena. Code::kNotFound if
+// the descriptor refers to another file by now.
 Result<platform::UniqueFd> open_file_of(int pid, int fd, const unsigned char uuid[16], platform::Access access);
 
 }  // namespace shmtree::discovery

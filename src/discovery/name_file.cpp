@@ -90,8 +90,8 @@ Result<StoredRecord> look_at_record(int directory, const std::string& name) {
 
 namespace {
 
-// Checks if the processes of one file's entries are alive, each process once. Anything but a clear no counts as alive,
-// since taking a name from a living process cannot be undone.
+// Checks if the processes of one file's entries are alive, each process once. A process counts as alive unless it is
+// certainly dead, since taking a name from a living process cannot be undone.
 class Alive {
  public:
   explicit Alive(const unsigned char uuid[16]) noexcept : uuid_(uuid) {}
@@ -101,7 +101,7 @@ class Alive {
     if (is_new) known->second = look(entry);
     return known->second;
   }
-  // Returns the reason if some of the processes that count as alive may be dead.
+  // Returns an error if some of the processes that count as alive may be dead, with the reason why that is not certain.
   const std::optional<Error>& unknown() const noexcept { return unknown_; }
 
  private:
@@ -121,8 +121,8 @@ bool Alive::look(const NameEntry& entry) {
   return platform::is_own_process(entry.pid);
 }
 
-// Returns true if parts are left that do not belong to an exiting process. Checks for parts last, because an exiting
-// process that the earlier checks missed has released its parts by then.
+// Returns true if there are parts that do not belong to an exiting process. Checks for parts last: if the earlier
+// checks missed an exiting process, it has released its parts by then.
 bool outlast_exits(const LockedFile& file, const NameRecord& record) {
   const auto deadline = platform::Deadline::after_ns(kMaxExitNs);
   while (has_parts(file, record) && platform::any_process_is_exiting() && !deadline.passed()) platform::pause_briefly();

@@ -9,8 +9,8 @@
 //        512  16   per entry: pid (4), descriptor of the arena there (4), transfer (8); pid 0 for a free entry
 //
 // An entry without a transfer belongs to a process that holds the name. An entry with a transfer stands for an object
-// in transit to a process that will hold the name. Its pid is that of the giver, which keeps the arena alive for it;
-// the receiver clears the entry.
+// in transit to a process that will hold the name. The pid of such an entry is that of the giver, which keeps the arena
+// alive until the receiver clears the entry.
 //
 // The file appears complete. All later changes are made under the lock of its first byte.
 #pragma once
@@ -59,8 +59,8 @@ struct NameRecord {
   NameHeader header{};
   std::vector<NameEntry> entries{};
 
-  // True if, according to has(PartKind), a living process has a part for itself, or for an object that an entry lists
-  // as in transit.
+  // True if a living process has a part, according to has(PartKind): either for itself, or for an object that an entry
+  // lists as in transit.
   template <class Has>
   bool is_kept(Has has) const noexcept {
     return has(platform::PartKind::kOwn) ||
@@ -113,8 +113,8 @@ struct OpenName {
   Status check(const unsigned char uuid[16], std::uint64_t block) const;
   // Writes the entry over a free one, or over one of a dead process; otherwise appends it.
   Status add(const NameEntry& entry);
-  // Clears up to `most` entries for which `is` returns true. `most` matters because threads that open the name at the
-  // same time have an entry each.
+  // Clears up to `most` entries for which `is` returns true. The limit is needed because threads that open the name at
+  // the same time have one entry each, and the entries are equal.
   template <class Is>
   Status clear(Is is, std::size_t most = SIZE_MAX) {
     for (std::size_t i = 0; i < record.entries.size() && most != 0; ++i) {

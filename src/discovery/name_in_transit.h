@@ -4,10 +4,10 @@
 // Invariant: from the start of a transfer until its receiver has added itself to the file, an entry and a part of the
 // giver keep the name alive. The giver is the process that has pickled the object. That entry and that part are
 // separate from those that the giver has for itself. The entry ends when the receiver clears it, when the giver takes
-// back an object that it did not send, or when no process has the giver's pid any more. So the name ends with its last
-// user, whatever the giver does meanwhile. If a message is lost, an object in it keeps the name until is_needed() finds
-// that the transfer has ended. If giver or receiver dies between two stores, the file contains the giver's entry or
-// none.
+// back an object that it did not send, or when no process has the giver's pid any more. So the name exists until its
+// last user is gone, whatever the giver does meanwhile. If a message is lost, an object in it keeps the name until
+// is_needed() finds that the transfer has ended. If the giver or the receiver dies between two stores, the file
+// contains either the giver's entry or no entry of this transfer.
 //
 // Thread safety: any thread; forget() only in fork handlers.
 #pragma once

@@ -102,7 +102,7 @@ void sweep_some() noexcept {
       const auto names = platform::list_directory(folder.directory.get(), kMaxListed);
       if (!names) return success();
       for (std::size_t i = 0; i < std::min(names->size(), kMaxChecked); ++i) {
-        sweep(folder, (*names)[(first + i) % names->size()]).ok();  // otherwise a later call does it
+        sweep(folder, (*names)[(first + i) % names->size()]).ok();  // otherwise a later call removes the names
       }
       return success();
     }).ok();
@@ -211,7 +211,7 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
     const auto pids = arena != nullptr ? Result<std::vector<int>>(std::vector<int>()) : living(*file, *record);
     file = Error{};  // unlocks
     if (!pids) return pids.error();
-    if (arena == nullptr && pids->empty()) {  // these pids belong to other processes by now
+    if (arena == nullptr && pids->empty()) {  // these pids may belong to other processes by now
       error = Error{Code::kNotFound, "every process that had it has ended"};
     }
     if (!pids->empty()) {
@@ -249,7 +249,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<
     const bool is_first = pause_ns == 0, is_last = !waits || deadline.passed();
     auto opened = open_now(*paths, file_name);
     const auto is_missing = [&] { return !opened && opened.code() == Code::kNotFound; };
-    if (is_missing() && (is_first || is_last)) {  // scans all processes, so not each time
+    if (is_missing() && (is_first || is_last)) {  // this scans all processes, so it is not done each time
       const Status unused = check_removed(*paths, file_name);
       if (!unused && unused.code() == Code::kExists) opened = open_now(*paths, file_name);
     }
@@ -326,8 +326,8 @@ Status Name::note_arrival(std::uint64_t transfer) {
   return open->clear([transfer](const NameEntry& entry) { return entry.transfer == transfer; }, 1);
 }
 
-// In a child without a part of its own, `part_` is still the parent's. Holds the mutex, so that no child is forked
-// between the end of the part and its removal from the object.
+// In a child without a part of its own, `part_` is still the parent's part. The mutex is held, so that no child is
+// forked between the end of the part and its removal from the object.
 void Name::end_part() noexcept {
   const std::lock_guard guard(mutex_);
   if (pid_ == platform::process_id()) platform::end_part(part_);
@@ -402,7 +402,7 @@ Result<std::vector<NameInfo>> list_names() {
         if (!record) return unless_exhausted(record.error(), Unit{});
         auto pids = living(*file, *record);
         if (!pids) return Status(std::move(pids).error());
-        if (pids->empty()) file->remove().ok();  // it is listed this once
+        if (pids->empty()) file->remove().ok();  // the stale name is still listed by this call
         found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(record->header.kind), *std::move(pids)});
         return success();
       });

@@ -14,9 +14,9 @@
 // file's lock. A process that finds a part and no usable entry searches all processes of this user for the arena.
 //
 // A process that is being started has such a part as well, from the moment its arguments are pickled. Its parent takes
-// the part, and the process inherits the descriptor. When it joins, it takes a part of its own and ends the inherited
-// one, also in its parent. If it dies before that, the parent's copy is closed when the parent next creates, opens or
-// pickles something.
+// the part, and the process inherits the descriptor. When the process joins, it takes a part of its own and ends the
+// inherited part, also for its parent. If it dies before that, the parent's copy is closed when the parent next
+// creates, opens or pickles something.
 //
 // Thread safety: any thread may call every function. One thread at a time may use a Name, except for the fork handlers.
 #pragma once
@@ -87,9 +87,9 @@ class Name {
   Status join_again() { return add_entry(); }
 
   // Returns a part for a process that is being started and will pass it to join(). The caller keeps the part open until
-  // that process has it too.
+  // that process has inherited it.
   Result<platform::UniqueFd> part_for_child() const;
-  // Ends the part of a process that was not started after all.
+  // Ends the part of a process whose start failed.
   static void give_up_part(const std::string& path, platform::UniqueFd part) noexcept;
   // Clears the giver's entry, since this process has loaded the object in transit.
   Status note_arrival(std::uint64_t transfer);
@@ -103,10 +103,11 @@ class Name {
 
   std::string path_;
   NamedObject object_;
-  platform::ForkSafeMutex mutex_{};  // Taken to end the part. The part is set before the object is shared.
+  platform::ForkSafeMutex mutex_{};  // Guards the end of the part. The part is set before the object is shared, so
+                                     // setting it needs no lock.
   int pid_ = 0;                      // Process that has the part.
   platform::CheckedFd part_{};       // This process's part in the file.
-  platform::CheckedFd childs_{};     // The child's part, between the fork handlers.
+  platform::CheckedFd childs_{};     // Part of the child, while a fork is in progress.
 };
 
 struct NameInfo {

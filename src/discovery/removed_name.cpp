@@ -18,7 +18,7 @@ Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& 
   }
   std::vector<OpenFile> parts;
   const Status searched = platform::find_files(links, [&](const OpenFile& one) {
-    // Another container's folder of the same path is on another device.
+    // A folder of another container may have the same path, but is on another device.
     const bool is_here = std::find(devices.begin(), devices.end(), one.id.device) != devices.end();
     if (is_here && one.is_removed && platform::shares_a_lock(one)) parts.push_back(one);
     return false;

@@ -17,8 +17,8 @@ struct RemovedName {
   std::vector<int> pids{};         // processes that hold the name
 };
 
-// Looks for a removed file of that name, in one of the folders at `paths`, that a living process keeps open. Reads the
-// descriptors of all processes of this user. An error if this process has no free descriptor.
+// Searches for a removed file of that name, in one of the folders at `paths`, that a living process keeps open. Reads
+// the descriptors of all processes of this user. An error if this process has no free descriptor.
 Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& paths, const std::string& file_name);
 
 // Writes the file again, with the same bytes, in the same folder. Other processes then find the name, and its holders

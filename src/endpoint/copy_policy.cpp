@@ -14,7 +14,8 @@ bool is_seen(memory::Arena& arena, const channel::Incoming& message,
   return seen(message.block()) || std::any_of(referred.begin(), referred.end(), seen);
 }
 
-// Returns the bytes that receiving this message holds; they do not count as hoarded.
+// Returns the bytes that receiving this message pins. They do not count towards the bytes that this process already
+// holds.
 std::uint64_t brought_bytes(memory::Arena& arena, const channel::Incoming& message,
                             std::span<const std::span<const std::byte>> blocks) noexcept {
   const memory::BlockEntry* entry = arena.blocks().entry(message.block().id);

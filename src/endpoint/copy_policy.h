@@ -4,7 +4,7 @@
 //   2. A redelivered message is copied if an earlier receiver may still view it: receivers may write into what they
 //      receive.
 //   3. Otherwise the caller's choice applies.
-//   4. By default, small messages are copied. All messages are copied while this process holds more than half of the
+//   4. By default, small messages are copied, and all messages while this process holds more than half of the
 //      budget, so that it cannot stall senders.
 //
 // Thread safety: all functions are thread-safe.

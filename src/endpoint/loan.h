@@ -30,15 +30,15 @@ enum class Lending {
 
 // An array, or a part of one, in a block of the message's arena.
 struct Lendable {
-  bool received = false;  // It was received with a message. False: it was allocated here.
-  bool gift = false;      // It was allocated to be put.
-  bool whole = false;     // It is all of the allocated array.
-  bool writable = false;  // Its owner can write it, so sending it gives it away. False: it is only shown.
-  bool frozen = false;    // No view in this process can write it.
-  bool shown = false;     // Its owner allows any number of readers to get it as it is.
+  bool received = false;  // True: the array was received with a message. False: it was allocated by this process.
+  bool gift = false;      // The array was allocated to be put.
+  bool whole = false;     // The bytes are the whole allocated array.
+  bool writable = false;  // The owner can write to it: sending gives it away. False: shows it.
+  bool frozen = false;    // No view in this process can write to the array.
+  bool shown = false;     // The owner has shared the array with any number of readers (show()).
 };
 
-// Returns true if the owner lets it go without a copy. Claims decide if that is still possible.
+// Returns true if the array may be sent without a copy. Claims decide if that is still possible.
 constexpr bool is_lent(Lending lending, const Lendable& what) noexcept {
   if (what.shown) return true;
   if (lending == Lending::kGifts && !(what.gift && what.whole && what.writable)) return false;
@@ -67,7 +67,7 @@ class Claims {
   }
   // Promises the bytes to `message` until settle() or withdraw(). Throws std::bad_alloc, without a promise.
   void promise(ByteRange range, const void* message, bool to_give) {
-    make_space(given_, given_.size() + promised_.size() + 1);  // So settle() cannot fail.
+    make_space(given_, given_.size() + promised_.size() + 1);  // Reserved in advance, so that settle() cannot fail.
     make_space(promised_, promised_.size() + 1);
     promised_.push_back(Promise{range, message, to_give});
   }

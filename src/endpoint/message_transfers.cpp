@@ -49,7 +49,7 @@ void MessageTransfers::end_all() noexcept {
   begun_.reset();
 }
 
-// The steps that can fail come first. 0 is not a valid number.
+// The steps that can fail come first. The number 0 stands for no transfer.
 template <class Make>
 Result<std::uint64_t> MessageTransfers::note(Begun begun, const Name* name, Make make) {
   MessageTransfers* const all = t_pickled;

@@ -1,5 +1,6 @@
-// The transfers of one message or handle: ends of channels and memory, with their names. They end at once unless the
-// message is put. They belong to the process that began them: a child that is forked meanwhile ends none of them.
+// The transfers of one message or handle: ends of channels and memory, with their names. If the message is not put, the
+// destructor ends them. They belong to the process that began them, so a child that is forked meanwhile ends none of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,8 @@ class MessageTransfers {
  private:
   struct Begun {
     std::shared_ptr<memory::Arena> arena{};
-    std::shared_ptr<channel::Channel> channel{};  // Null for memory.
-    std::uint64_t block = 0;                      // If it is memory.
+    std::shared_ptr<channel::Channel> channel{};  // The end; null for a transfer of memory.
+    std::uint64_t block = 0;                      // The block, for a transfer of memory.
     channel::End end = channel::End::kSending;
     std::uint64_t number = 0;
     memory::Identity giver = memory::kNoIdentity;
@@ -65,7 +66,7 @@ class MessageTransfers {
 
   void end_all() noexcept;
 
-  std::unique_ptr<std::vector<Begun>> begun_;  // null if there are none, as in most messages
+  std::unique_ptr<std::vector<Begun>> begun_;  // null if there are no transfers, as in most messages
 };
 
 // Ends the transfer of a loaded handle, after this process has attached to the object, and to its name if it has one.

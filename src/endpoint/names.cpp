@@ -56,9 +56,9 @@ class Names {
     if (found != in_transit_.end()) return *found;
     return in_transit_.emplace_back(std::move(added));
   }
-  // Drops those that keep no transfer any more, except `one`, and except any to which a thread may be adding a
-  // transfer. This reads their files. It checks each time if there are few, otherwise each time that their number has
-  // doubled.
+  // Drops the objects that keep no transfer any more, except `one`, and except any object to which a thread may be
+  // adding a transfer. Since this reads the files of the names, it checks each time only if there are few; otherwise,
+  // each time that their number has doubled.
   void sweep_in_transit(const NameInTransit* one = nullptr) noexcept {
     try {
       auto looked_at = in_transit_to_check();
@@ -82,7 +82,7 @@ class Names {
     const std::lock_guard guard(mutex_);
     return in_transit_pace_.is_due(in_transit_.size()) ? in_transit_ : std::vector<std::shared_ptr<NameInTransit>>{};
   }
-  // The caller releases them outside the mutex.
+  // The caller releases the dropped objects outside the mutex.
   std::vector<std::shared_ptr<Name>> living() {
     std::vector<std::shared_ptr<Name>> found;
     const std::lock_guard guard(mutex_);
@@ -131,7 +131,7 @@ class Names {
   void join_again() noexcept {
     {
       const std::lock_guard guard(mutex_);
-      // The thread that was releasing them does not exist in this process.
+      // The thread that was releasing these names does not exist in this process.
       std::erase_if(names_, [](const Entry& each) { return each.name.expired(); });
       in_transit_.clear();
     }

@@ -32,7 +32,7 @@ const char* in_sentence(discovery::NamedKind kind) noexcept;
 // call this at once, one makes the object and the others open it.
 template <class Open, class Make>
 auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
-  // The last process that has the name may exit between the two calls.
+  // Tries again, because the last process that has the name may exit between the two calls.
   constexpr int kMaxTurns = 16;
   for (int turn = 0;; ++turn) {
     if (exist_ok) {

@@ -32,7 +32,7 @@ Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End>
     while (end != ends.begin()) channel->membership().leave(*--end);
     return joined;
   }
-  const std::lock_guard guard(mutex_);  // Excludes the end of a call that began before this one.
+  const std::lock_guard guard(mutex_);  // Excludes the last steps of a call that began before this one.
   known_ = channel;
   channel_ = std::move(channel);
   name_ = std::move(name);

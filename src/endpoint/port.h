@@ -8,7 +8,8 @@
 //     message that such a call puts is in the channel before the end of the stream. close() does not wait for these
 //     calls, because user code that a put runs may call it.
 //   - The port keeps its channel and its attachment to the name until its ends are closed and no thread is in a Call.
-//     The last Call releases them. After that, it knows the channel while this process has it through another object.
+//     The last Call releases them. After that, channel() still finds the channel while this process has it through
+// another object.
 //
 // Thread safety: any thread, but attach() only while no other thread uses the port.
 #pragma once
@@ -63,8 +64,8 @@ class Port {
   channel::Channel& channel() const noexcept { return *channel_; }
   // Returns the channel, also if the port is closed, while this process has it; otherwise null.
   std::shared_ptr<channel::Channel> known_channel() const noexcept { return known_.lock(); }
-  // Does the same within a Call, which keeps the channel while an end is open. It takes no reference then: a child that
-  // is forked while this process waits would never release it.
+  // Does the same within a Call, which keeps the channel while an end is open. In that case it takes no reference,
+  // since a child that is forked while this process waits would never release the reference.
   std::shared_ptr<channel::Channel> any_channel() const noexcept {
     if (closed()) return known_channel();
     return {std::shared_ptr<channel::Channel>(), channel_.get()};
@@ -77,7 +78,7 @@ class Port {
  private:
   friend class Call;
   friend class platform::CallOf<Port>;
-  // kClosing: has yet to leave the channel.
+  // kClosing: the end was closed, but has not left the channel yet.
   enum class Attachment : std::uint8_t { kAttached, kPassive, kClosing, kClosed };
   Attachment attachment(channel::End end) const noexcept { return attachments_[end].load(std::memory_order_acquire); }
   // Returns the number of forks between the process that loaded the library and this one.

@@ -5,12 +5,13 @@
 //   blocks()    returns the blocks that the message refers to and holds, in the order of the references.
 //   is_ours()   returns true if this process may give away what the message gives away; a child forked since may not.
 //   carry(), gives_ends()   if it may have transfers (HasTransfers).
-//   settle()    is called after the put: what the message gives away is given.
-// Its destructor takes back what was not given away.
+//   settle()    is called after the put: from then on, the memory that the message gives away belongs to the receivers.
+// The destructor of the message takes back memory that was not given away.
 //
-// User code may fork at any time before the put: code that encoding calls, or a signal handler while the call waits.
-// Parent and child then both continue, but only the parent may give the memory away. So put() calls is_ours() after it
-// has written the message to a block: only the process that wrote a block can put it into a channel.
+// User code may fork at any time before the put: code that the encoder calls, or a signal handler that runs while the
+// call waits. Parent and child then both continue the call, but only the parent may give the memory away. So put()
+// calls is_ours() after it has written the message to a block: only the process that wrote a block can put it into a
+// channel.
 //
 // Thread safety: none for a message or a batch; any thread may use the channel.
 #pragma once
@@ -38,7 +39,7 @@ void make_pages(const memory::OwnedBlock& block, std::uint64_t bytes) noexcept;
 Status write_references(std::span<const memory::BlockRef> referred, memory::Arena& arena, memory::OwnedBlock& block,
                         const platform::WaitContext& wait);
 
-// True for messages that may give objects away by transfers (message_transfers.h). Such a class has
+// True for message classes that may transfer ends or memory (message_transfers.h). Such a class has
 //   gives_ends()   returns true if the message has a transfer.
 //   carry(arena, block)   is called once the message is written to that block.
 template <class Message>
@@ -129,7 +130,7 @@ template <class Message>
   return ticket;
 }
 
-// Collects small messages and puts them together, in order. Puts a large message by itself, after those before it.
+// Collects small messages and puts them together, in order. Puts a large message by itself, after the collected ones.
 class Batch {
  public:
   Batch(channel::Channel& channel, const platform::WaitContext& wait) noexcept : channel_(channel), wait_(wait) {}

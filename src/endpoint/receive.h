@@ -12,8 +12,8 @@
 // and for take_first() and take_rest(), in addition
 //   add(object, delivery)          stores both. If it returns false, the message returns to the channel
 //
-// Invariants: only a damaged message is lost, no call receives a message that its caller would not get, and no message
-// blocks the messages after it forever.
+// Invariants: only a damaged message is lost. Each received message is returned to the caller or to the channel. No
+// message blocks the messages after it forever.
 //
 // Thread safety: none for a codec; any thread may use the channel.
 #pragma once

@@ -2,7 +2,7 @@
 // channels.
 //
 // Invariants:
-//   - The port has its part from attach() until close(). A port that has none counts as closed.
+//   - The port owns its part from attach() until close(). A port without a part counts as closed.
 //   - close() does not wait for calls in progress. They share the part, so the last one to return releases it.
 //
 // Thread safety: any thread, but attach() only while no other thread uses the port.
@@ -27,7 +27,7 @@ class RingPort {
     attach(std::move(part), std::move(name));
   }
 
-  // Call it once.
+  // Sets the part. Call it once.
   void attach(std::shared_ptr<Part> part, std::shared_ptr<Name> name) noexcept {
     part_ = std::move(part);
     name_ = std::move(name);

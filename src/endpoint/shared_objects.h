@@ -27,7 +27,7 @@ struct Known {
 struct ObjectRequest {
   discovery::NamedKind kind = discovery::NamedKind::kChannel;
   std::optional<std::string> name{};
-  std::shared_ptr<memory::Arena> arena{};  // Null only if the object has a name, or `make_arena` is set.
+  std::shared_ptr<memory::Arena> arena{};  // May be null only if the object has a name, or if `make_arena` is set.
   std::optional<bool> allow_pickle{};      // By default, only objects without a name allow pickles.
   bool exist_ok = false;                   // Opens the object of that name if there is one.
   // Returns the arena of a new object. By default that is `arena`, or a new one with default options.

@@ -41,7 +41,8 @@ class UntilLeft : public UntilDone {
   channel::Channel& channel_;
 };
 
-// Ends waits for tasks when, in addition, no other process has the queue, so that none can complete them.
+// Ends waits for tasks when neither this process nor another one has the queue, so that no process can complete the
+// tasks.
 class UntilAlone : public UntilLeft {
  public:
   using UntilLeft::UntilLeft;

@@ -10,7 +10,7 @@ namespace shmtree::format {
 
 std::uint64_t SourceTable::hash(const SourceRange& range) noexcept {
   return std::rotr(platform::mixed(std::bit_cast<std::uintptr_t>(range.begin) + range.bytes),
-                   44);  // the best-mixed bits select the place
+                   44);  // the highest bits are mixed best, so they select the bucket
 }
 
 std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
@@ -45,7 +45,7 @@ bool SourceTable::same_geometry(const SourceRange& a, const SourceRange& b) cons
 void SourceTable::rewind(const Mark& mark) noexcept {
   SHMTREE_DCHECK(mark.ranges <= ranges_.size() && mark.geometries <= geometries_.size());
   geometries_.truncate(mark.geometries);
-  // Newest first, so that each entry is still in its place when it is looked up.
+  // Removes the newest ranges first, so that each entry is still in its bucket when it is looked up.
   while (ranges_.size() > mark.ranges) {
     const auto number = static_cast<std::uint32_t>(ranges_.size());
     std::uint32_t* found =

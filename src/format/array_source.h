@@ -20,18 +20,19 @@ struct ArraySource {
   const void* data = nullptr;             // first element (index 0 in every dimension)
   const std::int64_t* shape = nullptr;    // `ndim` counts >= 0. The caller checks their product with the item size.
   const std::int64_t* strides = nullptr;  // In bytes; read only with Order::kStrided.
-  std::uint8_t ndim = 0;                  // At most kMaxDims.
+  std::uint8_t ndim = 0;                  // Number of dimensions, at most kMaxDims.
   Order order = Order::kC;
   DType dtype = DType::kOther;
   bool read_only = false;
   // True for an array that does not own its memory and may overlap another array of this message. Overlapping arrays
   // are stored once, as views of one buffer, unless separate copies take fewer bytes.
   bool may_share = false;
-  bool whole_words = false;           // Keeps 8-byte alignment in the buffer, even if shared; `data` is aligned.
-  std::uint32_t external = kNoIndex;  // Number from add_external(): the elements stay in that block and are not copied.
-  std::int64_t external_offset = 0;   // First element, from the start of the external range.
-  std::uint64_t item_bytes = 0;       // Read only with DType::kOther.
-  std::string_view description{};     // Read only with DType::kOther; at most kMaxNameBytes.
+  bool whole_words = false;  // Keeps 8-byte alignment in the buffer, even if shared; `data` is aligned.
+  std::uint32_t external =
+      kNoIndex;  // Number returned by add_external(): the elements stay in the external range and are not copied.
+  std::int64_t external_offset = 0;  // First element, from the start of the external range.
+  std::uint64_t item_bytes = 0;      // Read only with DType::kOther.
+  std::string_view description{};    // Read only with DType::kOther; at most kMaxNameBytes.
 };
 
 // A range of memory that contains the elements of one or more arrays.
@@ -48,14 +49,14 @@ struct SourceRange {
   bool whole_words = false;
   // Set by BufferLayout.
   bool gathered = false;
-  std::uint32_t leader = 0;        // Range of the cluster that was added first. A cluster shares one buffer.
-  std::uint32_t buffer = 0;        // Number of the buffer.
+  std::uint32_t leader = 0;  // First added range of the cluster (its leader). The ranges of a cluster share one buffer.
+  std::uint32_t buffer = 0;  // Number of the buffer.
   std::int64_t buffer_offset = 0;  // Offset of `begin` in the buffer.
   std::uint8_t padding = 0;        // Bytes of the buffer before `low`; set at the leader.
   const std::byte* low = nullptr;  // Bounds of the whole cluster; set at the leader.
   const std::byte* high = nullptr;
 
-  // Assigns a separate buffer to the range, until another range is found to overlap it.
+  // Assigns a separate buffer to the range. BufferLayout changes this if another range overlaps it.
   void begin_alone(std::uint32_t number) noexcept {
     gathered = geometry != kNoIndex;
     leader = number;
@@ -68,10 +69,10 @@ struct SourceRange {
 
 class SourceTable {
  public:
-  // Returns the number of the range, which it adds if it is new.
+  // Adds the range if it is new. Returns its number.
   std::uint32_t intern(const SourceRange& wanted) noexcept;
-  // Stores shape and strides, and returns their number. geometry(number) is the shape; the strides follow its `ndim`
-  // counts.
+  // Stores shape and strides, and returns their number. geometry(number) points to the `ndim` counts of the shape,
+  // which the strides follow.
   std::uint32_t add_geometry(const ArraySource& source) noexcept {
     const auto number = static_cast<std::uint32_t>(geometries_.size());
     geometries_.append(source.shape, source.ndim);

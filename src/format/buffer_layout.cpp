@@ -39,8 +39,8 @@ std::byte* pick_row(const std::byte* from, std::int64_t count, std::int64_t stri
   }
 }
 
-// Copies the elements in C order, whatever their order in memory. Copies rows of the last dimension, and counts the
-// other dimensions like an odometer.
+// Copies the elements in C order, whatever their order in memory: copies one row of the last dimension at a time, and
+// counts the other indices like an odometer.
 void gather(const SourceRange& range, const std::int64_t* shape, std::byte* out) noexcept {
   SHMTREE_DCHECK(range.ndim != 0 && range.ndim <= kMaxDims);
   const std::int64_t* strides = shape + range.ndim;

@@ -39,7 +39,7 @@ class BufferLayout {
     const std::byte* begin;
     std::uint64_t bytes;
     std::uint64_t offset;    // from the start of the frame
-    std::uint32_t gathered;  // range to copy element by element; kNoIndex for a plain copy
+    std::uint32_t gathered;  // number of the range to copy element by element; kNoIndex for a plain copy
     std::uint32_t padding;   // zero bytes before the data
   };
   void add_buffer(SourceRange& range, std::size_t number) noexcept;

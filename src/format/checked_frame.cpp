@@ -10,7 +10,8 @@ namespace shmtree::format {
 
 namespace {
 
-// Checks the contents of a frame that a walk leaves to its visitor, and notes what a process needs to know of it.
+// The visitor that checks the contents of a frame that the walk itself does not check, and collects the facts about the
+// frame.
 class Checker {
  public:
   struct Node {
@@ -28,7 +29,7 @@ class Checker {
     return {kind};
   }
   void end(Node&) {}
-  // Only an unmarked factory is harmless: receivers accept no other.
+  // Receivers accept only an unmarked factory. Any other factory counts as a class or function.
   Object object(Node& node) {
     if (node.kind == Kind::kGlobal) contents_.has_global = true;
     return {};
@@ -104,7 +105,7 @@ class Checker {
   FrameReader& in_;
   FrameContents& contents_;
   std::string_view handle_class_{};
-  bool is_factory_ = false;  // the next node makes the missing values of a defaultdict
+  bool is_factory_ = false;  // the next node is the factory of a defaultdict
 };
 
 }  // namespace

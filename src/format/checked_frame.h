@@ -1,9 +1,8 @@
 // Validates a frame without decoding it, and reports what it contains.
 //
-// load() makes every check of the tree that a reader makes, node by node, but builds no objects. It checks a private
-// copy of the metadata, and the columns of whole() point into that copy. A process that writes into the frame meanwhile
-// can change only the bytes of buffers.
-// Thread safety: none.
+// load() makes the same checks of the tree as a reader, node by node, but builds no objects. It checks a private copy
+// of the metadata, into which the columns of whole() point. So a process that writes into the frame meanwhile can
+// change only the bytes of buffers. Thread safety: none.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@
 namespace shmtree::format {
 
 // Returns true if instances of the registered class are handles to something in one process's memory or on its devices.
-// A handle is meaningless on another machine, and only one receiver of the message can use it.
+// Such a handle is meaningless on another machine, and only one receiver of the message can use it.
 constexpr bool is_handle(std::string_view registered_class) noexcept {
   return registered_class.starts_with("shmtree:") || registered_class == "shmtree._leaves:DeviceLeaf";
 }
@@ -29,7 +28,7 @@ struct FrameContents {
   bool has_pickle = false;     // A pickle: its contents are opaque.
   bool has_global = false;     // A class or function as a value; loading it needs as much trust as a pickle.
   std::size_t handle = kNone;  // Position of the first node that is a handle.
-  bool is_standalone = true;   // It has no external ranges.
+  bool is_standalone = true;   // True if the frame has no external ranges.
 
   bool needs_pickle() const noexcept { return has_pickle || has_global; }
   bool has_handle() const noexcept { return handle != kNone; }

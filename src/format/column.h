@@ -12,8 +12,9 @@
 
 namespace shmtree::format {
 
-// Differs from std::vector in three ways. An append is a compare and a store that always inline. clear() keeps a
-// bounded amount of memory. Running out of memory sets a sticky flag instead of throwing in the middle of a walk.
+// Differs from std::vector in three ways. An append consists of a compare and a store, which are always inlined.
+// clear() keeps a bounded amount of memory. Running out of memory sets a sticky flag instead of throwing in the middle
+// of a walk.
 template <class T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -16,7 +16,7 @@ class Depth {
  public:
   enum class Why { kTooDeep, kNoStack };
 
-  // Call leave() once for each true.
+  // Call leave() once for each call that returned true.
   bool enter() noexcept { return enter_measured() || enter_deeper(); }
   // Fast path of enter(): succeeds only within the depth that was already measured. If it returns false, call enter().
   bool enter_measured() noexcept { return level_ < allowed_ ? (++level_, true) : false; }
@@ -29,13 +29,14 @@ class Depth {
     level_ = level;
   }
   std::size_t level() const noexcept { return level_; }
-  // Reason of the last enter() that returned false.
+  // Reason for which the last enter() returned false.
   Why why() const noexcept { return level_ < kMaxDepth ? Why::kNoStack : Why::kTooDeep; }
 
  private:
-  // Upper bound for one level, with its Python calls. Walks in builds without optimisation take 3 KiB.
+  // Upper bound of the stack that one level needs, including its Python calls. In builds without optimisation, a level
+  // of a walk takes 3 KiB.
   static constexpr std::size_t kLevelBytes = 4096;
-  // For calls on the deepest level: Python functions, destructors.
+  // Stack that is left for the calls on the deepest level, such as Python functions and destructors.
   static constexpr std::size_t kReserveBytes = 20 << 10;
   static constexpr std::size_t kLevelsAtOnce = 4;
 

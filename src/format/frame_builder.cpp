@@ -110,7 +110,7 @@ std::uint32_t FrameBuilder::add_external(const External& range) noexcept {
 }
 
 void FrameBuilder::rewind(const Mark& mark) noexcept {
-  // After a failure, columns may be shorter than the mark. The message is lost anyway.
+  // After a failure, columns may be shorter than the mark. That does no harm, since the message is not sent.
   if (failed() != 0) return;
   NodeColumns::rewind(mark.nodes);
   sources_.rewind(mark.sources);

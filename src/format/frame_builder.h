@@ -10,8 +10,8 @@
 //
 // Parts: NodeColumns receives the nodes, SourceTable lists the memory of their arrays, and BufferLayout assigns that
 // memory to buffers of the frame.
-// Memory passed by pointer is not copied before copy_buffers(). It must stay alive and unchanged until then.
-// Thread safety: none. Reuse one builder for many messages: the columns keep their memory.
+// Memory that is passed by pointer must stay alive and unchanged until copy_buffers() has copied it. Thread safety:
+// none. Reuse one builder for many messages: the columns keep their memory.
 #pragma once
 
 #include <cstddef>
@@ -27,17 +27,17 @@ namespace shmtree::format {
 
 class FrameBuilder : public NodeColumns {
  public:
-  // Drops the message and keeps the memory for the next one. Cheap.
+  // Drops the message, and keeps the memory for the next message. Takes a short, constant time.
   void clear() noexcept;
 
   // Adds an array (A). Never fails; an invalid shape is a bug of the caller.
   void add_array(const ArraySource& source) noexcept;
   // Adds the array descriptor (A) of plain bytes, such as a long string or a pickle.
   void add_blob(const void* bytes, std::size_t count, bool read_only = true) noexcept;
-  // Adds bytes in another block, and returns their number for ArraySource::external. A range equal to one of the last
-  // few gets that one's number.
+  // Adds bytes in another block, and returns their number for ArraySource::external. If one of the last few ranges is
+  // equal, returns its number instead.
   std::uint32_t add_external(const External& range) noexcept;
-  // Adds a kStr, or a kLongStr for long text. `text` must then stay valid until copy_buffers() returns.
+  // Adds a kStr, or a kLongStr for long text. A long text must stay valid until copy_buffers() returns.
   void add_str_node(const char* text, std::size_t count) noexcept {
     add_text_node(Kind::kStr, Kind::kLongStr, text, count);
   }

@@ -15,8 +15,8 @@ struct ArrayDescriptor {
   std::uint32_t buffer = 0;
 };
 
-// A range of bytes in another block. `reference` is an index into the message's list of blocks, which is sent beside
-// the frame.
+// A range of bytes in another block. `reference` is an index into the message's list of blocks, which is sent with the
+// frame but is not part of it.
 struct External {
   std::uint32_t reference = 0;
   std::uint64_t offset = 0;

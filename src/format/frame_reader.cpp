@@ -19,9 +19,9 @@ struct FrameReader::Scratch {
   std::vector<std::uint64_t> buffer_offsets;
 };
 
-// A few scratches per thread, because unpickling may read another frame in the middle of one. Unusually large scratches
-// are freed. The pool is trivially destructible: a reader that is destroyed after its thread's pool was closed can
-// still access it, and an access needs a single thread-local look-up.
+// Keeps a few scratches per thread, because unpickling may read another frame while one is being read. Frees unusually
+// large scratches. The pool is trivially destructible, so that a reader that is destroyed after its thread's pool was
+// closed can still access it. An access then also needs only one thread-local look-up.
 struct ScratchPool {
   static constexpr std::size_t kMaxIdle = 4;
   static constexpr std::size_t kMaxWords = std::size_t{1} << 17;
@@ -137,8 +137,8 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   return status.ok() ? place_buffers(frame.data()) : status;
 }
 
-// Fills the columns as metadata with one bytes node would. Up to kMaxInlineText bytes become `text`, longer runs a
-// buffer.
+// Fills the columns as if the metadata had one node of kind bytes. A run of up to kMaxInlineText bytes becomes `text`,
+// and a longer one a buffer.
 Status FrameReader::load_flat(std::span<const std::byte> frame) {
   static constexpr std::uint8_t kBytes[] = {static_cast<std::uint8_t>(Kind::kBytes)};
   static constexpr std::uint8_t kLongBytes[] = {static_cast<std::uint8_t>(Kind::kLongBytes)};

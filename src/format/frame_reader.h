@@ -23,7 +23,8 @@ struct ArrayInfo {
   DType dtype = DType::kOther;
   std::uint8_t flags = 0;  // ArrayFlag
   std::uint8_t ndim = 0;
-  std::uint64_t item_bytes = 0;  // size of one element; with kOther a claim, to compare with the parsed dtype
+  std::uint64_t item_bytes =
+      0;  // size of one element; with kOther the sender's claim, to be compared with the parsed dtype
   std::uint64_t elements = 0;
   std::uint64_t nbytes = 0;         // elements times item_bytes
   const std::byte* data = nullptr;  // first element; nullptr if external or without bytes
@@ -47,9 +48,9 @@ using Blocks = std::span<const std::span<const std::byte>>;
 class FrameReader : public NodeCursor {
  public:
   FrameReader() noexcept {}  // NOLINT: everything else is set by load()
-  // Call once, before any other function. `frame` may be longer than the frame at its start, but not shorter. It must
-  // stay mapped while `data` pointers are in use. Fails with kCorrupt (with the reason), kIncompatible (another frame
-  // version) or kOutOfSharedMemory.
+  // Loads a frame. Call it once, before any other function. `frame` may be longer than the frame at its start, but not
+  // shorter. It must stay mapped while `data` pointers are in use. Fails with kCorrupt (with the reason), kIncompatible
+  // (another frame version) or kOutOfSharedMemory.
   Status load(std::span<const std::byte> frame);
   // Returns a reader that has loaded the frame. Prefer load() on an existing reader, since readers are large to move.
   static Result<FrameReader> open(std::span<const std::byte> frame);
@@ -69,7 +70,7 @@ class FrameReader : public NodeCursor {
   bool next_array(ArrayInfo& out) noexcept;
   // Returns the bytes of a kLongStr, kLongBytes and so on. They are in the frame itself: copy them before parsing.
   std::span<const std::byte> next_blob() noexcept;
-  // Does the same for callers that need the description.
+  // Does the same for callers that need the description of the array.
   bool next_blob(ArrayInfo& out) noexcept;
   // Returns the number of segments of a kCapnp: 1 to kMaxSegments, at most the number of remaining descriptors. 0 after
   // a failure.

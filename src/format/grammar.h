@@ -25,7 +25,7 @@ struct KindRow {
   Made made = Made::kAfterItems;
 };
 
-// The letters of a rule:
+// The letters of a rule, and what the node takes from the columns for each:
 //   I   a value of `ints`                  F   a value of `floats`
 //   L   a value of `lengths`               N   a name (class, field or key; see docs/internals/frame.md)
 //   S   L = n, then n bytes of `text`      B   as S, but the bytes are not text
@@ -179,7 +179,7 @@ constexpr bool has_trait(Kind kind, int trait) noexcept {
   return (detail::kTraits[static_cast<std::uint8_t>(kind)] & trait) != 0;
 }
 
-// Returns true if the limit allows a child of this kind. Checks the kind only.
+// Returns true if the limit allows a child of this kind. Checks only the kind, not the value.
 constexpr bool is_allowed(Kind child, char limit) noexcept {
   if (limit == 'a') return child == Kind::kArray;
   return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;

@@ -56,8 +56,8 @@ inline constexpr std::uint8_t kAllArrayFlags = 63;
 
 inline constexpr std::uint32_t kNoIndex = UINT32_MAX;
 
-// Copies from memory that other processes may change. The barrier stops the compiler from reading the source a second
-// time, so checks of the copy stay valid.
+// Returns a copy of memory that other processes may change. The barrier stops the compiler from reading the source a
+// second time, so checks of the copy stay valid.
 inline void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);

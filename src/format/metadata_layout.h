@@ -7,9 +7,9 @@
 //            pointers of the Arrays: arrays, buffers, views, externals
 //            these columns, in this order; a tag precedes each column of structs
 //
-// A column takes whole words. The pointer of an empty column is null, so all words but the columns follow from the
-// sizes of the columns. The test "metadata is byte-identical to that of the capnp builder" compares them with those of
-// the library.
+// A column takes whole words, and the pointer of an empty column is null. Therefore the sizes of the columns determine
+// all words outside of the columns. The test "metadata is byte-identical to that of the capnp builder" compares these
+// words with the output of Cap'n Proto.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace shmtree::format {
 
-// Number of pointers of the Frame and of the Arrays, which have nothing else. metadata_writer.cpp compares these
-// numbers with the schema.
+// Number of pointers of the Frame and of the Arrays. These structs consist of pointers only. metadata_writer.cpp
+// compares these numbers with the schema.
 inline constexpr std::size_t kFramePointers = 6, kArraysPointers = 4;
 
 // Call use(column...) with the columns of a struct, in order.

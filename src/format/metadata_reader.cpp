@@ -59,7 +59,7 @@ void set_words(std::span<const T>& column, ::capnp::AnyList::Reader list) {
 }
 
 // Cap'n Proto also accepts smaller structs, with zeros for what they lack; a few bytes could then stand for millions of
-// structs. The tag, which says what the structs have, precedes the first one.
+// structs. The tag, which has the size of the structs, precedes the first struct.
 template <class T>
 void set_structs(std::span<const T>& column, ::capnp::AnyList::Reader list) {
   if (list.size() == 0) return;
@@ -69,7 +69,7 @@ void set_structs(std::span<const T>& column, ::capnp::AnyList::Reader list) {
   column = {reinterpret_cast<const T*>(first), list.size()};
 }
 
-// Returns true if the struct has nothing that this version of the schema does not know.
+// Returns true if the struct has no data or pointers beyond those of this version of the schema.
 template <class Struct>
 bool is_known(::capnp::AnyStruct::Reader any) {
   static_assert(::capnp::_::structSize<Struct>().data == 0 * ::capnp::WORDS);
@@ -102,7 +102,8 @@ bool is_known(::capnp::AnyStruct::Reader any) {
   return corrupt("its metadata is not a valid Cap'n Proto message of schema/shmtree.capnp");
 }
 
-// Reads what write_metadata() writes, without the library: in this order, each pointer can have only one value.
+// Reads the output of write_metadata() without the library. In the order that write_metadata() uses, each pointer can
+// have only one value.
 class WrittenOrder {
  public:
   explicit WrittenOrder(std::span<const std::uint64_t> words) noexcept

@@ -17,7 +17,7 @@ struct MetadataSize {
 MetadataSize measure_metadata(const FrameColumns& columns) noexcept;
 
 // Writes the message to `out`, which has as many words as measure_metadata() returns for these columns. `kinds` must
-// not be empty. Reads nothing of `out`, so other processes may have access to it.
+// not be empty. Does not read `out`, so `out` may be memory that other processes can access.
 void write_metadata(std::span<std::uint64_t> out, const FrameColumns& columns) noexcept;
 
 }  // namespace shmtree::format

@@ -7,7 +7,7 @@
 
 namespace shmtree::format {
 
-// A fast hash of the length and the first and last bytes. It is weak, but separates the keys of one program well.
+// A fast hash of the length and the first and last bytes. The hash is weak, but the keys of one program rarely collide.
 std::uint8_t NodeColumns::hash_of_name(std::string_view name) noexcept {
   const char* const text = name.data();
   const std::size_t bytes = name.size();

@@ -43,7 +43,7 @@ class NodeColumns {
   // Appends the name of a key, field or class, or a dtype description (N), of at most kMaxNameBytes. Returns its number
   // among the names of this message. A repeated name usually takes one byte.
   std::uint32_t add_name(std::string_view name) noexcept;
-  // Does the same for a caller that remembers the hash_of_name().
+  // Does the same for a caller that has stored the result of hash_of_name().
   [[gnu::always_inline]] std::uint32_t add_name(std::string_view name, std::uint8_t hash) noexcept {
     std::uint32_t& latest = name_cache_[hash];
     if (latest < names_.size() && is_name(latest, name)) {
@@ -70,7 +70,7 @@ class NodeColumns {
   // Returns true if a string of `count` bytes must go to a raw buffer (kLongStr and so on) instead of text.
   bool is_long(std::size_t count) const noexcept { return count > kMaxInlineText || text_.size() + count > kMaxText; }
 
-  // Begins a node that takes a length first, in most cases its number of items.
+  // Begins a node that starts with a length, in most cases its number of items.
   template <class Number>
   void begin_node(Kind kind, Number number) noexcept {
     add_kind(kind);

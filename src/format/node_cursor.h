@@ -80,14 +80,14 @@ class NodeCursor {
       return fail("a float is missing"), 0.0;
     return *columns_.floats.at++;
   }
-  // Reads a number that counts nothing in this frame, such as maxlen or flags, and does not check it.
+  // Reads a number that is not a count of anything in this frame, such as maxlen or flags, and does not check it.
   [[gnu::always_inline]] std::uint64_t next_length() noexcept {
     if (columns_.lengths.is_over()) [[unlikely]]
       return fail("a length is missing"), 0;
     const std::uint8_t value = *columns_.lengths.at++;
     return value != kLengthEscape ? value : next_long_length();
   }
-  // Reads flags, or one of a few choices. Fails if the number is larger than `max`.
+  // Reads flags or an enumerator. Fails if the number is larger than `max`.
   std::uint64_t next_flags(std::uint64_t max) noexcept {
     const std::uint64_t flags = next_length();
     return flags <= max ? flags : (fail("a node has unknown flags"), 0);
@@ -127,7 +127,7 @@ class NodeCursor {
     *index = *lengths.at++ - 1u;
     return true;
   }
-  // Returns the name that next_name_again() has skipped.
+  // Returns the repeated name that next_name_again() has skipped.
   Name name_again(std::uint32_t index) const noexcept {
     SHMTREE_DCHECK(index < names_->size());
     return {index, false, (*names_)[index]};
@@ -160,7 +160,7 @@ class NodeCursor {
 
   // Index of the node that next_kind() read last.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
-  // Kind of that node, without the mark.
+  // Kind of the node that next_kind() read last, without the mark of format/references.h.
   Kind kind() const noexcept {
     SHMTREE_DCHECK(columns_.kinds.at != kinds_begin_);
     return unmarked(static_cast<Kind>(columns_.kinds.at[-1]));

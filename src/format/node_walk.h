@@ -2,8 +2,8 @@
 //
 // Checking, describing and decoding to an Item share this reading of the columns. It limits the depth, counts the
 // children against the nodes that are left, and checks flags, kinds of parts, blobs, ranges in other blocks and
-// references. A visitor checks the contents that matter to it, such as UTF-8. Both report a failure with
-// FrameReader::fail(), after which the walk ends soon; values that the visitor gets meanwhile are zeros or empty.
+// references. A visitor checks the contents that matter to it, such as UTF-8. Walk and visitor report a failure with
+// FrameReader::fail(), after which the walk ends soon. Until then, the visitor may get zeros and empty values.
 //
 // A visitor has these members; `node` is what its begin() returned for the node that has the value:
 //   struct Node              the visitor's data about a node while the walk reads its parts; default-constructible

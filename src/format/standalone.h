@@ -1,13 +1,14 @@
-// Turns a frame with arrays in other blocks into one that stands alone: their bytes become buffers of the new frame.
+// Turns a frame with arrays in other blocks into a frame that stands alone: the bytes of the arrays become buffers of
+// the new frame.
 //
 //   Standalone alone(checked, blocks);                // may throw std::bad_alloc
 //   Status fits = alone.finish();                     // total_bytes() is known now
 //   alone.write(out);                                 // copies; needs no interpreter's lock
 //
-// Invariants: only descriptors, buffers and views change; nodes do not. Overlapping ranges become one buffer, so arrays
-// that shared memory still do, and no byte of a block is copied twice. Zeros before the first byte fill a buffer from
-// the preceding multiple of 64, so every element keeps its alignment.
-// Thread safety: none. write() reads only the given frame and blocks.
+// Invariants: only descriptors, buffers and views change; nodes do not. Overlapping ranges become one buffer. So arrays
+// that shared memory still share it, and no byte of a block is copied twice. Zeros before the first byte fill a buffer
+// from the preceding multiple of 64, so every element keeps its alignment. Thread safety: none. write() reads only the
+// given frame and blocks.
 #pragma once
 
 #include <cstddef>

@@ -59,7 +59,7 @@ Result<std::uint64_t> Store::publish(memory::OwnedBlock block, std::uint64_t byt
   return ticket;
 }
 
-// kNotFound if the version is overwritten before it is held.
+// kNotFound if the version is overwritten before it is pinned.
 Result<Held> Store::try_hold(std::uint64_t version) const {
   SHMTREE_DCHECK(version != 0);
   std::uint64_t bytes = 0;
@@ -75,7 +75,7 @@ Result<Held> Store::newest(std::uint64_t known) const {
     if (version <= known) return Error{.code = Code::kEmpty, .message = "there is no newer version"};
     auto held = try_hold(version);
     if (held || held.code() != Code::kNotFound) return held;
-    fence_acquire();  // the word that showed the overwrite was stored after the newer version
+    fence_acquire();  // the overwrite was visible, so the newer version is, too
     if (this->version() == version) return damaged();
   }
 }

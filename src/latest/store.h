@@ -28,7 +28,7 @@ struct Options {
 struct Held {
   std::uint64_t version = 0;
   memory::Lease block{};
-  std::uint64_t bytes = 0;  // of its frame, at the block's beginning
+  std::uint64_t bytes = 0;  // bytes of its frame, which is at the beginning of the block
 };
 
 class Store {
@@ -54,14 +54,14 @@ class Store {
   Result<std::uint64_t> publish(memory::OwnedBlock block, std::uint64_t bytes, const WaitContext& wait);
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring()->wake(); }
-  // Closes the object, as Publisher::close() does: it publishes no more, and its waiting calls wake up.
+  // Closes the object, as Publisher::close() does. Later calls of publish() fail, and waiting calls wake up.
   void close(memory::Failure failure = memory::Failure::kNone) noexcept { publisher_.close(failure); }
 
   // Returns the number of the newest version; 0 if there is none yet.
   std::uint64_t version() const noexcept { return ring()->tail(); }
   // Returns the newest version if it is above `known`, else kEmpty. kCorrupt if its words are damaged.
   Result<Held> newest(std::uint64_t known) const;
-  // Returns that version; kNotFound if it is not in the history, or not published yet.
+  // Returns the version with that number. kNotFound if it is not in the history, or not published yet.
   Result<Held> at(std::uint64_t version) const;
   // Waits for a version above `known`. kEmpty at the deadline; kInterrupted. If no process publishes any more:
   // kPeerDied if publishers were killed, else kClosed.
@@ -72,8 +72,8 @@ class Store {
   Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
   bool is_newer(std::uint64_t known) const { return version() > known || !ring()->check_publishers(); }
 
-  // publishers(): the processes that publish. retained(): number of versions that can be read, and bytes of their
-  // frames.
+  // publishers() returns the processes that publish. retained() returns the number of versions that can be read, and
+  // the bytes of their frames.
   std::vector<int> publishers() const { return ring()->publishers(); }
   struct Retained {
     std::uint64_t versions = 0, bytes = 0;

@@ -92,7 +92,8 @@ inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_
   return layout;
 }
 
-// Returns the layout of an array that was checked. `item`: bytes per element. `strides`: one per dimension.
+// Returns the layout of an array with a valid shape and valid strides, which the caller has checked. `item`: bytes per
+// element. `strides`: one per dimension.
 inline Layout checked_layout(Numbers shape, Numbers strides, std::int64_t item) {
   Layout layout;
   std::int64_t bytes = item;

@@ -23,7 +23,7 @@ class Decoder {
  public:
   struct Node {
     std::uint32_t index = kNone;
-    std::uint32_t base = 0;  // of its children in pending_
+    std::uint32_t base = 0;  // index of the node's first child in pending_
   };
   using Object = std::uint32_t;  // its node
 
@@ -41,7 +41,7 @@ class Decoder {
     }
   }
 
-  // Reads a node of one of the most frequent kinds, as the rules do.
+  // Fast path: reads a node of one of the most frequent kinds, with the same result as the rules.
   [[gnu::always_inline]] bool scalar(Kind kind, Node& at) {
     value::Node node{.kind = kind, .key = key_, .text = tree_.texts.size()};
     switch (kind) {
@@ -96,7 +96,7 @@ class Decoder {
     tree_.nodes[at.index].lead = static_cast<std::uint16_t>(pending_.size() - at.base);
   }
   void segments(Node& at, std::uint64_t count) { length(at, 0, count); }
-  // A node's own values come before those of its children, so each run is contiguous.
+  // A node's own values precede the values of its children, so the values of one node are contiguous.
   void number(Node& at, char, std::int64_t value) { add_number(at, tree_.ints, value); }
   void length(Node& at, char, std::uint64_t value) { add_number(at, tree_.ints, static_cast<std::int64_t>(value)); }
   void flags(Node& at, std::uint64_t value) { length(at, 0, value); }
@@ -120,7 +120,8 @@ class Decoder {
   void array(Node& at, char, const format::ArrayInfo& info) {
     value::Node& node = tree_.nodes[at.index];
     if (node.array == kNone) node.array = tree_.arrays.size();
-    // Receivers may write to a message. `read_only` says if the array may be written.
+    // The const_cast is valid because receivers may write to the memory of a message. `read_only` says if this array
+    // may be written.
     tree_.arrays.push_back({.data = const_cast<std::byte*>(info.data),
                             .item_bytes = info.item_bytes,
                             .elements = info.elements,
@@ -153,14 +154,14 @@ class Decoder {
   Tree& tree_;
   std::uint32_t key_ = kNone;  // of the next node
 
-  // Memory for this pass only. For small messages it is on the stack.
+  // Memory that only this pass uses. For small messages it is on the stack.
   static constexpr std::size_t kFewNodes = 64;
   std::uint32_t on_stack_[kFewNodes];
   Trailing memory_{on_stack_, sizeof(on_stack_)};
   Rows<std::uint32_t> pending_{memory_, kFewNodes};
 };
 
-// Copies of blocks that have no owner.
+// Copies of the blocks, if they have no owner.
 struct Copies {
   std::vector<std::shared_ptr<const std::byte>> owners{};
   std::vector<std::span<const std::byte>> blocks{};

@@ -26,11 +26,11 @@ std::string escaped(std::string_view text) {
   return text.size() > kMax ? shown + "..." : shown;
 }
 
-// Finds text that is not UTF-8, in a tree that is not too deep.
+// Searches the value for text that is not UTF-8. The caller has checked the depth.
 class TextCheck {
  public:
   explicit TextCheck(Error& error) : error_(error) {}
-  // Returns false with the error set if there is any.
+  // Returns false, with the error set, if it finds such text.
   bool check(const Value& value) {
     return std::visit([this](const auto& held) { return check(held); }, value.variant());
   }

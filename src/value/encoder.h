@@ -35,13 +35,13 @@ class Encoder {
   Encoder(format::FrameBuilder& builder, L& lender, const MovedItems* moved = nullptr)
       : builder_(builder), lender_(lender), moved_(moved) {}
 
-  // Returns false with the error set, or with `wants_moved`.
+  // Returns false with either the error or `wants_moved` set.
   bool add(const Value& value) {
     return std::visit([this](const auto& held) { return this->add(held); }, value.variant());
   }
 
   Error error;
-  bool has_bytes = false;    // The texts of the frame may include bytes that are not UTF-8.
+  bool has_bytes = false;    // True if a text of the frame may not be UTF-8.
   bool wants_moved = false;  // The value was not encoded, because encoding must know which Items were moved into it.
 
  private:
@@ -51,7 +51,7 @@ class Encoder {
   bool add(double value) { return builder_.add_float_node(value), true; }
   bool add(std::uint64_t value) {
     if (value <= INT64_MAX) return add(static_cast<std::int64_t>(value));
-    // Nine bytes: the sign bit is in the highest, which is 0.
+    // Nine bytes: the highest byte contains only the sign bit, which is 0.
     std::array<char, 9> bytes{};
     std::memcpy(bytes.data(), &value, sizeof(value));
     builder_.add_kind(Kind::kBigInt);
@@ -177,7 +177,8 @@ class Encoder {
   const MovedItems* moved_;
 };
 
-// Encodes the value again, now that its moved Items count. What the lender has lent to this message stays lent to it.
+// Encodes the value again, now that the Items that were moved into it are known. The memory that the lender has lent to
+// this message stays lent.
 template <Lender L>
 [[gnu::noinline, gnu::cold]] bool add_knowing_moved(const Value& value, format::FrameBuilder& builder, L& lender,
                                                     Error& error) {

@@ -31,17 +31,18 @@ class MovedItems {
   std::vector<const Item*> items_;  // Sorted by message, without duplicates.
 };
 
-// Returns true if the Item was moved and its message has other Items. Those may have been moved into the same value.
+// Returns true if the Item was moved and its message has other Items. These other Items may have been moved into the
+// same value.
 bool has_other_items(const Forward& forward) noexcept;
 
-// Returns the origin of a message's arrays. They may be given away if all Items of the message were moved into this
-// value. Acquires what other threads wrote into the arrays before they released their Items.
+// Returns the origin of a message's arrays. The arrays may be given away if all Items of the message were moved into
+// this value. The acquire makes visible what other threads wrote into the arrays before they released their Items.
 Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree, const MovedItems* moved);
 
 constexpr bool needs_pickle(Kind kind) noexcept {
   return kind == Kind::kPickle || kind == Kind::kLongPickle || kind == Kind::kGlobal;
 }
-// True for a node that is or may be specific to this machine. A pickle may be, since it may have arrived through a
+// True for a node that is or may be specific to this machine. A pickle counts, because it may have arrived through a
 // channel that is not portable.
 bool is_local(const Tree& tree, const Node& node) noexcept;
 
@@ -251,7 +252,7 @@ class Forwarder {
   format::FrameBuilder& builder_;
   L& lender_;
   const EncodeOptions options_;
-  std::vector<Forwarded> forwarded_{};  // By node. Empty unless there are references.
+  std::vector<Forwarded> forwarded_{};  // Position of each node in the new frame. Empty unless there are references.
 };
 
 // Adds the node of the item, and all nodes below it, to the frame, whatever their kinds are. Arrays that `lender` lends

@@ -19,7 +19,7 @@ T load(const std::byte* from) {
   return value;
 }
 
-// A number of any native type, in the widest type of its sort.
+// A number of any native type, converted to the widest type of its sort.
 struct Number {
   enum class Sort : std::uint8_t { kNone, kBool, kInt, kUInt, kFloat, kComplex } sort = Sort::kNone;
   std::int64_t i = 0;
@@ -123,7 +123,7 @@ Result<bool> Item::to_bool() const {
   return mismatch("bool");
 }
 
-// The found value in the error for a number with more bits than any type.
+// Text that an error shows for a number with more bits than any type.
 constexpr const char* kTooManyBits = "one of more than 64 bits";
 
 Result<std::int64_t> Item::to_int(std::size_t bytes) const {

@@ -17,7 +17,7 @@ constexpr std::size_t words(std::size_t bytes) noexcept {
   return (bytes + kWordBytes - 1) / kWordBytes;
 }
 
-// Passes keys and values to `to`, in order. Returns false at the first one that a PlainDict cannot have.
+// Passes keys and values to `to`, in order. Returns false at the first value that a PlainDict cannot contain.
 template <class To>
 [[gnu::always_inline]] inline bool pass_entries(const std::vector<Entry>& entries, To& to) noexcept {
   const auto is_short = [](std::string_view text) { return text.size() < format::kLengthEscape; };

@@ -19,7 +19,7 @@ class PlainDict {
  public:
   // Returns nullopt for any other value, which needs encode().
   static std::optional<PlainDict> of(const Value& value) noexcept;
-  static std::optional<PlainDict> of(Value&&) = delete;  // would not live until write()
+  static std::optional<PlainDict> of(Value&&) = delete;  // a temporary would be destroyed before write()
 
   std::uint64_t bytes() const noexcept { return sizeof(format::FrameHeader) + metadata_bytes_; }
   void write(std::byte* out) const noexcept;

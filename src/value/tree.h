@@ -26,7 +26,7 @@ struct Node {
   Kind kind = Kind::kNone;
   DType dtype = DType::kOther;  // Element type of a NumPy scalar.
   std::uint16_t lead = 0;       // Number of child nodes before the entries (the factory of a defaultdict).
-  std::uint32_t key = kNone;    // Number of its name in its parent, among the names of the frame.
+  std::uint32_t key = kNone;    // Number of the node's name in its parent, as an index into the names of the frame.
   std::uint32_t text = 0;       // Index of the first of its `text_count` texts in `texts`: names, then strings.
   std::uint32_t text_count = 0;
   // Index of the first of its `number_count` numbers in `ints`, or in `floats` for kinds made of floats.
@@ -67,7 +67,8 @@ struct References {
 };
 
 struct Tree {
-  // `from` has not read any node. `extra`: bytes behind the tree in the same allocation.
+  // `from` is a reader that has not read any node yet. `extra` is the number of bytes behind the tree in the same
+  // allocation.
   Tree(format::FrameReader&& from, std::size_t extra) : reader(std::move(from)), memory(this + 1, extra) {}
 
   const Node& at(std::uint32_t node) const noexcept {
@@ -81,12 +82,12 @@ struct Tree {
   static const std::shared_ptr<const Tree>& of(const Item& item) noexcept { return item.tree_; }
   static std::uint32_t node_of(const Item& item) noexcept { return item.node_; }
 
-  // Short texts and names are in its private copy of the metadata.
+  // The frame's reader. Short texts and names are in its private copy of the metadata.
   format::FrameReader reader;
   // Keeps the frame, and the blocks that it refers to, in place.
   std::shared_ptr<const void> owner;
   const void* home = nullptr;                // The `home` argument of decode().
-  std::unique_ptr<References> references{};  // Null if there are none.
+  std::unique_ptr<References> references{};  // Null if the message has no references.
 
   // Uses the extra memory behind the tree. Allocates more if the sizes of the columns underestimate the need: the
   // numbers of a list become nodes, too, and arrays may have many dimensions.

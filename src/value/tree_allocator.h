@@ -1,8 +1,8 @@
 // Allocates a shared object together with extra memory behind it.
 //
-// A thread keeps the memory that it frees for its next object of about the same size, because most messages need that.
-// The heap is slower: it coalesces and splits freed memory above 1 KiB each time. A thread keeps only a few
-// allocations, and no large ones.
+// A thread keeps the memory that it frees for its next object of about the same size, because successive messages
+// usually have about the same size. The heap is slower: it coalesces and splits freed memory above 1 KiB each time. A
+// thread keeps only a few allocations, and no large ones.
 //
 // Thread safety: any thread may call the functions, and free what another one has allocated. None for a Trailing or
 // Rows.
@@ -41,7 +41,7 @@ struct TrailingAllocator {
   std::size_t extra;
 };
 
-// Hands out the memory behind an object, then memory of the heap. Frees nothing before its end.
+// Hands out the memory behind an object, and then memory of the heap. Frees the heap memory only in its destructor.
 class Trailing {
  public:
   Trailing(void* begin, std::size_t bytes) noexcept : at_(static_cast<std::byte*>(begin)), end_(at_ + bytes) {}

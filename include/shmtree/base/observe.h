@@ -17,8 +17,8 @@
 /// is not visible here, such as one in another PID namespace. Times are in seconds.
 ///
 /// Errors: an object that could not be read has the reason in `refused`, and no other data. There are no other errors.
-/// A snapshot needs two free descriptors. If the process has fewer, the snapshot contains one arena, without a uuid,
-/// whose `refused` says so.
+/// A snapshot needs two free descriptors. If the process has fewer, the snapshot contains one arena without a uuid, and
+/// its `refused` has the reason.
 ///
 /// Thread safety: any thread; an Observer is for one thread at a time.
 #pragma once
