@@ -1,8 +1,8 @@
 // An arena's file as an observer sees it: opened read-only and never mapped.
 //
-// All data is copied with read(). So the observer cannot write, reading a hole allocates no page, and no access can
-// fault, even if the file is truncated. A copy may be torn, and every word is untrusted: block numbers are checked
-// against the geometry before use. read_still() reports whether a copy is consistent.
+// All data is copied with read(). Therefore the observer cannot write, reading a hole allocates no page, and no access
+// can fault, even if the file is truncated. A copy may be torn; read_still() reports whether it is consistent. Every
+// word is untrusted, so block numbers are checked against the geometry before use.
 //
 // Thread safety: one thread at a time. Returned copies belong to the caller.
 #pragma once
@@ -85,8 +85,8 @@ class ArenaFile {
 
   ArenaFile(platform::UniqueFd fd, const memory::Arena::Head& head)
       : fd_(std::move(fd)), head_(head), geometry_(head.max_bytes) {}
-  // Returns how many of the first `high` entries of a class exist and have pages in the file. `high` is an untrusted
-  // word.
+  // Returns the number of entries that exist and have pages in the file, among the first `high` entries of a class.
+  // `high` is an untrusted word.
   std::uint64_t present_entries(unsigned size_class, std::uint64_t high) const noexcept;
 
   platform::UniqueFd fd_;

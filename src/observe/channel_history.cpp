@@ -18,7 +18,7 @@ namespace observer {
 
 namespace {
 
-constexpr double kWaitedAtAll = 0.01;  // share of the time between snapshots; below it, the current state decides
+constexpr double kWaitedAtAll = 0.01;  // minimum share of the time; below it, the current state decides
 
 double per_second(std::uint64_t now, std::uint64_t before, double seconds) noexcept {
   return seconds > 0 ? static_cast<double>(static_cast<std::int64_t>(now - before)) / seconds : 0.0;
@@ -45,7 +45,7 @@ std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
   return std::nullopt;
 }
 
-// Returns the index of the object in the wait's block, if `objects` has it, and sets the wait's name to it.
+// Returns the index of the object at which the thread waits, if `objects` contains it, and stores its name in the wait.
 template <class Object>
 std::optional<std::size_t> index_of(ObservedWait& wait, const std::vector<Object>& objects, const char* kind) {
   const auto found =

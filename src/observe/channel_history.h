@@ -24,7 +24,8 @@ class ChannelHistory {
     std::int64_t at_ns = 0;
     std::uint64_t put = 0, received = 0;
   };
-  // Bounds the history: a minute, at one snapshot per second. Snapshots that cannot date a queued message are dropped.
+  // Maximum number of snapshots: a minute, at one snapshot per second. Snapshots that are older than every queued
+  // message are dropped.
   static constexpr std::size_t kMaxSnapshots = 60;
 
   void add_rates(ObservedChannel& channel, std::int64_t now_ns);

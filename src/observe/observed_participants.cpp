@@ -39,7 +39,7 @@ std::string_view word_of(memory::WaitFor what) noexcept {
   return "unknown";
 }
 
-// A name that is being changed may be read in part.
+// The process may be changing its name, so the copy may mix two names.
 std::string name_of(const memory::Participant& said) {
   char text[sizeof said.name];
   for (std::uint32_t i = 0; i < memory::kNameWords; ++i) {

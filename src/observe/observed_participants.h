@@ -1,7 +1,8 @@
 // The participants of an arena, observed from outside.
 //
 // A participant records the pid that it has in its own PID namespace. It is reported with its pid in our namespace only
-// if exactly one process has the arena open and has that pid in its own namespace. Otherwise it is out of sight.
+// if exactly one process has the arena open and has that pid in its own namespace. Otherwise the process counts as not
+// visible, and its pid is 0.
 //
 // Thread safety: none.
 #pragma once
@@ -51,7 +52,7 @@ class ObservedParticipants {
   std::vector<Slot> living(const memory::ParticipantSet& set) const;
 
  private:
-  // Returns its index in participants_.
+  // Returns the index of the participant in participants_.
   std::optional<std::size_t> find(Slot slot) const noexcept;
   std::vector<ObservedWait> waits_of(const memory::Participant& said, std::int64_t now_ns) const;
 

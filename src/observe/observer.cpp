@@ -148,7 +148,8 @@ auto find_arena(std::vector<ObservedArena>& arenas, const discovery::SeenName& s
                       [uuid = hex_of(seen.uuid)](const ObservedArena& one) { return one.uuid == uuid; });
 }
 
-// Adds an entry for each arena that had a name before the search, still has it, and was not found. It is out of sight.
+// Adds an entry for each arena that had a name before the search, still has it, and was not found: no visible process
+// has it open.
 Status add_out_of_sight(const Names& unknown, std::vector<ObservedArena>& arenas) {
   const auto now = discovery::list_records();
   if (!now) return now.error();
@@ -171,7 +172,7 @@ Status add_names(const Names& names, std::vector<ObservedArena>& arenas) {
   for (const discovery::SeenName& seen : names) {
     if (const auto arena = find_arena(arenas, seen); arena != arenas.end()) {
       add_name(*arena, seen);
-    } else if (seen.has_parts) {  // otherwise a killed process left the name behind
+    } else if (seen.has_parts) {  // otherwise the name is a leftover of a killed process
       unknown.push_back(seen);
     }
   }
@@ -206,7 +207,8 @@ Result<std::optional<ObservedArena>> snapshot_arena(platform::UniqueFd fd, OpenA
 
 Result<std::vector<ObservedArena>> snapshot_all() {
   std::vector<ObservedArena> arenas;
-  const auto names = discovery::list_records();  // first, so that the search can find every named arena
+  const auto names =
+      discovery::list_records();  // before the search, so that the search finds every arena that has a name
   if (!names) return names.error();
   const auto found = find_open_arenas();
   if (!found) return found.error();

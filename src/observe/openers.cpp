@@ -75,7 +75,8 @@ Result<bool> add_newcomer(OpenArena& arena, int pid) {
 
 namespace {
 
-// Opens the file with this identity that the process has at this descriptor. kNotFound if the process has none there.
+// Opens the file with this identity that the process has at this descriptor. kNotFound if that descriptor is not open,
+// or refers to another file.
 Result<platform::UniqueFd> open_same_file(int pid, int fd, platform::FileId id) {
   auto opened = platform::open_from_process(pid, fd, platform::Access::kRead);
   if (!opened) return opened;

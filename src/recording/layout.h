@@ -12,8 +12,8 @@
 //
 // A text is its size in bytes (4) and UTF-8. A map is its size in bytes (4), then keys and values in turn, as texts.
 // All numbers are little-endian and unaligned. Readers skip records with other opcodes: the header, padding, and
-// records after the end of the data. Records in a chunk are read like those outside, whatever its size says: that of
-// the last chunk is wrong for a moment while the recorder writes.
+// records after the end of the data. Readers ignore the size of a chunk, and read its records like records outside of
+// chunks. The reason is that the size of the last chunk is wrong for a moment while the recorder writes.
 #pragma once
 
 #include <bit>
@@ -31,7 +31,7 @@ inline constexpr std::string_view kKind = "kind";  // metadata of a channel: wha
 inline constexpr std::string_view kMissed = "shmtree.missed";  // metadata record: missed messages per channel
 
 enum class Opcode : std::uint8_t {
-  kNone = 0x00,  // no valid record has it
+  kNone = 0x00,  // no valid record has this opcode
   kChannel = 0x04,
   kMessage = 0x05,
   kChunk = 0x06,

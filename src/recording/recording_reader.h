@@ -25,7 +25,7 @@
 
 namespace shmtree::recording {
 
-// A number of messages of one channel.
+// A channel, and a number of its messages.
 struct Count {
   std::string channel{};
   std::uint64_t messages = 0;
@@ -36,7 +36,7 @@ struct Count {
 struct Entry {
   std::size_t channel = 0;     // index in Reader::channels()
   std::uint64_t time_ns = 0;   // since the epoch
-  std::uint32_t sequence = 0;  // low 32 bits of its ticket
+  std::uint32_t sequence = 0;  // low 32 bits of the message's ticket
   std::span<const std::byte> frame{};
 };
 

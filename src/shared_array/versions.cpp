@@ -102,7 +102,8 @@ Status Versions::begin_write(const WaitContext& wait, Extent extent) const {
   if (!me) return std::move(me).error();
   EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kArray}, wait);
   std::int64_t yielded_ns = 0;
-  // Lets an overtaken reader go first, for at most kReaderGraceNs, unless it is stopped.
+  // Waits until an overtaken reader has made its copy, for at most kReaderGraceNs, and only if the reader is not
+  // stopped.
   const auto yields = [&] {
     const std::uint32_t reader = load_acquire(shared_->reader);
     if (reader == 0 || !is_alive(reader)) return false;
@@ -121,7 +122,8 @@ Status Versions::begin_write(const WaitContext& wait, Extent extent) const {
     return torn(torn_by);
   }
   store_relaxed(shared_->writer_pid, process_id());
-  // Release: a reader that sees the odd sequence sees the writer's word too, and does not take the data for torn.
+  // Release: a reader that sees the odd sequence also sees the writer's word. Otherwise it would report the data as
+  // torn.
   store_release(shared_->sequence, load_relaxed(shared_->sequence) | 1);
   fence_seq_cst();  // the odd sequence is seen before any of the data
   return success();
@@ -133,7 +135,7 @@ Status Versions::end_write(bool whole) const noexcept {
     return Error{Code::kInvalid, "this write was begun by another process (the parent of this one)"};
   }
   if (whole) {
-    fence_seq_cst();  // the data, even from stores that bypass the caches, are seen before the even sequence
+    fence_seq_cst();  // makes the data visible before the even sequence, even if non-temporal stores wrote them
     store_release(shared_->sequence, (load_relaxed(shared_->sequence) | 1) + 1);
   }
   unlock(shared_->writer);
@@ -144,7 +146,7 @@ Status Versions::end_write(bool whole) const noexcept {
 
 namespace {
 
-// Holds the word `reader` for a reader that was overtaken, until its copy is done.
+// Owns the word `reader` for an overtaken reader, from its construction until the copy is done.
 class Asking {
  public:
   Asking() = default;

@@ -11,9 +11,10 @@
 //   - The sequence is odd during a write, and stays odd if the writer dies or gives up before the end. Then the data
 //     are torn until a write with Extent::kWhole has ended. Other writes fail, so none builds on torn data.
 //   - The word `writer` names the only process that may write. A dead writer's word is taken over by compare-and-swap,
-//     wherever the writer died. A living writer's word never is.
+//     wherever the writer died. The word of a living writer is never taken over.
 //   - Readers change nothing on which a copy depends. A reader that was overtaken asks writers, by the word `reader`,
-//     to let it go first. They do so for a while if the reader is alive and not stopped. No copy depends on that.
+//     to let it go first. They do so for a while if the reader is alive and not stopped. A copy is correct even if they
+// do not.
 //
 // State after a kill (each line: before the store of that name):
 //   sequence := odd   the data are whole, and the next writer takes the word over
@@ -82,7 +83,7 @@ class Versions {
   std::uint64_t bytes() const noexcept { return bytes_; }
   // Number of writes that were completed.
   std::uint64_t version() const noexcept { return platform::load_acquire(shared_->sequence) / 2; }
-  // Returns true if a write has begun that its writer will not end.
+  // Returns true if the writer of an unfinished write died or gave up.
   bool is_torn() const noexcept;
 
  private:

@@ -17,12 +17,12 @@ inline constexpr std::uint32_t kVersion = 1;
 
 struct ListHeader {
   std::byte magic[8];          // "smt-list"
-  std::uint32_t version;       // 1. Readers refuse any other
+  std::uint32_t version;       // Version of the format: 1. Readers refuse all others
   std::uint32_t header_bytes;  // 128
   std::uint64_t count;         // Number of items
   std::uint64_t index_offset;  // Offset of the index: a multiple of 64
   std::uint64_t bytes;         // Size of everything: index_offset + 8 * (count + 1)
-  std::byte identity[16];      // Random. References have it
+  std::byte identity[16];      // Random number that references to items contain
   std::byte zeros[72];
 };
 static_assert(sizeof(ListHeader) == 128);

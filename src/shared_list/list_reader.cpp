@@ -18,7 +18,7 @@ Error corrupt(const std::string& text) {
   return Error{.code = Code::kCorrupt, .message = text};
 }
 
-// Explains what a file is that does not begin like a list.
+// Returns the text of an error about a file that does not begin like a list.
 Error not_a_list(const std::string& what, const ListHeader& header) {
   const bool is_frame = std::memcmp(header.magic, "SHMT", 4) == 0;
   return corrupt(what + " is not a shared list" + (is_frame ? "; it is one frame, which shmtree.load reads" : ""));

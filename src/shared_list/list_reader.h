@@ -25,7 +25,7 @@ class ListReader {
   // for another version.
   static Result<std::shared_ptr<const ListReader>> open(const std::string& path);
   // Maps an open regular file. The caller may close `fd` afterwards. Errors begin with `what`, such as a quoted path.
-  // `offset` is that of the list in a file of several lists, or 0 if the list is the whole file.
+  // `offset` is the position of the list in a file of several lists, or 0 if the list is the whole file.
   static Result<std::shared_ptr<const ListReader>> map(int fd, const std::string& what, std::uint64_t offset = 0);
 
   ~ListReader();

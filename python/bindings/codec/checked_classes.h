@@ -10,9 +10,9 @@ namespace shmtree::python {
 
 struct ClassInfo;
 
-// Remembers the classes that were checked for this message. The description of a checked class is up to date and, in an
-// encoder, its name leads to the class. Each message checks again, since the program may replace or change classes
-// between messages.
+// The classes that were checked for this message. The description of a checked class is up to date. In an encoder, the
+// name of the class was also found to lead to the class. Each message checks again, since the program may replace or
+// change classes between messages.
 class CheckedClasses {
  public:
   bool knows(const ClassInfo* info) const noexcept {

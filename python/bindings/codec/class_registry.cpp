@@ -73,7 +73,7 @@ bool is_same(const std::vector<Ref>& one, const std::vector<Ref>& other) {
                     [](const Ref& a, const Ref& b) { return is_same(a.get(), b.get()); });
 }
 
-// True if instances of both are sent and built in the same way. Also returns false if a Python error is set.
+// True if instances of both classes are sent and built in the same way. Also returns false if a Python error is set.
 bool is_same(const ClassInfo& one, const ClassInfo& other) {
   return one.encode == other.encode && one.shape == other.shape && one.name == other.name &&
          one.field_count == other.field_count && one.has_dict == other.has_dict &&
@@ -104,7 +104,7 @@ ClassInfo* store_first(ClassInfo* info) {
   return stored;
 }
 
-// Replaces `known` by `made`, unless another thread has replaced it already. Returns the stored one.
+// Replaces `known` by `made`, unless another thread has replaced it already. Returns the entry that is stored now.
 const ClassInfo* replace(const ClassInfo* cached, ClassInfo* info) {
   const std::lock_guard guard(tables_mutex);
   ClassInfo*& stored = table()[info->type];
@@ -175,7 +175,7 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
   return scope;
 }
 
-// Says if a lookup waits while another thread imports the module.
+// Selects what a lookup does while another thread imports the module: wait, or use the module in its current state.
 enum class Importing : bool { kWait, kTakeAsItIs };
 
 // True while a thread executes the code of the module. Also returns false if a Python error is set that is not
@@ -192,7 +192,7 @@ bool may_wait_for(PyObject* module, bool may_import) {
   return may_import || Py_TYPE(module)->tp_getattro == PyModule_Type.tp_getattro;
 }
 
-// Returns the module as it is in sys.modules, or null, without an error, if it is not there.
+// Returns the module in its current state from sys.modules. Returns null, without an error, if it is missing.
 Ref known_module(PyObject* name, bool may_import, Importing importing) {
   PyObject* modules = PyImport_GetModuleDict();
   Ref module = item_of(modules, name);
@@ -205,7 +205,8 @@ Ref known_module(PyObject* name, bool may_import, Importing importing) {
   return PyErr_Occurred() ? Ref() : std::move(module);
 }
 
-// Returns the module. Imports it if `may_import`. Returns null with an error set; a refusal names `whole`.
+// Returns the module. Imports it if `may_import`. Returns null with an error set. A refusal contains the full name
+// `whole`.
 Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
   Ref module = known_module(name, may_import, importing);
   if (module || PyErr_Occurred()) return module;

@@ -49,7 +49,7 @@ struct ClassInfo {
   // kDataclass: a dict from field names to their numbers, and the names of the fields that are slots
   Ref fields{};
   std::vector<Ref> slots{};
-  std::vector<Ref> required{};  // fields that every instance has and for which the class has no value
+  std::vector<Ref> required{};  // fields that every instance has, but for which the class has no default
   bool has_dict = false;
   // kRegistered
   bool in_channels = false;  // only allowed in messages of channels; unflatten also gets `may_import`
@@ -68,7 +68,7 @@ const ClassInfo* class_info(PyTypeObject* type);
 // error set.
 const ClassInfo* current_class_info(const ClassInfo* cached);
 
-// Result of how_by_name(): says if instances of a class that is sent by name can be sent now, and if not, why.
+// Result of how_by_name(): kYes if instances of a class that is sent by name can be sent now, and otherwise the reason.
 enum class ByName : std::int8_t {
   kError = -1,    // a Python error is set
   kYes,           // the name leads to the class or its registration
@@ -103,13 +103,13 @@ bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObj
 // Returns the registered class of that name, or null, without an error, if there is none.
 const ClassInfo* registered_class(std::string_view name);
 
-// True for a Flag. It has the named members and all their combinations.
+// True for a Flag, which has values for all combinations of its named members.
 bool is_flag(PyTypeObject* type) noexcept;
 
 // True if the Flag has its own `_missing_`, which decides what a value with unknown bits becomes.
 bool maps_unknown_bits(PyTypeObject* type);
 
-// True if a message from any sender may call it without arguments: builtin containers, numbers and strings.
+// True if the factory may be called even for an untrusted sender: the builtin containers, numbers and strings.
 bool is_harmless_factory(PyObject* object);
 
 }  // namespace shmtree::python

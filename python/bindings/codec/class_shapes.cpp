@@ -35,7 +35,7 @@ bool is_inherited_from_object(PyTypeObject* type, const char* name) {
   return lookup(type, name).get() == lookup(&PyBaseObject_Type, name).get();
 }
 
-// True if pickle would only call __new__ and set the plain state. Then we do the same without pickle.
+// True if pickle would only call __new__ and set the plain state. The codec then does the same without pickle.
 bool has_default_reduction(PyTypeObject* type) {
   return is_inherited_from_object(type, "__reduce_ex__") && is_inherited_from_object(type, "__reduce__") &&
          !lookup(type, "__getnewargs_ex__");

@@ -15,7 +15,7 @@ namespace {
 StandardClass default_dict_class("collections", "defaultdict"), counter_class("collections", "Counter"),
     deque_class("collections", "deque");
 
-constexpr Py_hash_t kRemoved = -1;  // hash of a removed item's entry; no object has this hash
+constexpr Py_hash_t kRemoved = -1;  // hash that marks the entry of a removed item; no object has this hash
 
 // Encodes the items that the container's iterator returns. The caller has written their number.
 bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
@@ -133,8 +133,8 @@ bool may_go_on(Decoder& decoder, std::uint64_t added) {
   return added % kKeysPerSignalCheck != kKeysPerSignalCheck - 1 || decoder.run_signal_handlers();
 }
 
-// Counts the hash of a key. Accepts a key without a hash, since adding it raises. Returns false on failure, also if a
-// signal handler raised while the key's __hash__ ran.
+// Counts the hash of a key towards the limit of cost.h. Accepts a key without a hash, since adding that key raises.
+// Returns false on failure, also if a signal handler raised while the key's __hash__ ran.
 bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
   if (!collisions.is_counting()) return true;
   const Py_hash_t hash = PyObject_Hash(key);
@@ -146,7 +146,7 @@ bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
 template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
 bool pairs(Decoder& decoder, PyObject* dict) {
   const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
-  std::optional<Collisions> collisions;  // not needed for str keys: their hashes are randomized
+  std::optional<Collisions> collisions;  // str keys are not counted, because Python randomizes their hashes
   if constexpr (!str_keys) collisions.emplace(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!str_keys && !may_go_on(decoder, i)) return false;

@@ -1,8 +1,8 @@
 // Limits what decoding one message may cost beyond its size. docs/security.md has the table of all kinds.
 //
 // A value is about as large as its part of the frame, with few exceptions: references (expansion.h), buffers that
-// several nodes share, and keys with equal hashes. Their costs are counted, and a frame with disproportionate costs is
-// refused.
+// several nodes share, and keys with equal hashes. Their costs are counted, and a frame is refused if these costs are
+// disproportionate to its size.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ namespace shmtree::python {
 namespace {
 
 void drop(std::vector<PyObject*>& objects) noexcept {
-  // Removes each object before dropping it, because its destructor may run any code.
+  // Removes each object from the table before it drops the reference, because the destructor may run any code.
   while (!objects.empty()) {
     PyObject* object = objects.back();
     objects.pop_back();
@@ -113,7 +113,7 @@ PyObject* Decoder::global_or_error(const format::Name& name) {
     if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) corrupt_unless(nullptr, "a name is not UTF-8");
     return nullptr;
   }
-  // Looks up the slot after the import, which may have run another decoder, but not this one.
+  // Looks up the slot only after the import, since the import may have run another decoder and so moved the table.
   PyObject*& kept = at(tables_.globals, name.index);
   return kept = found.release();
 }
@@ -121,7 +121,7 @@ PyObject* Decoder::global_or_error(const format::Name& name) {
 Ref Decoder::dtype(const format::Name& description) {
   if (in.failed()) return Ref();
   PyObject*& kept = at(tables_.dtypes, description.index);
-  if (!kept) kept = parse_dtype(description.text).release();  // may run another decoder, but not this one
+  if (!kept) kept = parse_dtype(description.text).release();  // may run another decoder
   return kept ? separate_dtype(kept) : Ref();
 }
 

@@ -19,9 +19,10 @@ bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
 
 inline constexpr std::uint64_t kSmallArrayBytes = 4 << 10;
 
-// Says which tensors on read-only memory are views nevertheless, since torch has no read-only tensors.
+// Selects which tensors on read-only memory are views and not copies. Torch has no read-only tensors, so programs could
+// write to such views.
 enum class TensorViews : std::uint8_t {
-  kExternal,  // those on blocks that their sender shares through show()
+  kExternal,  // tensors on blocks that their sender shares through show()
   kNone,
   kAll,
 };
@@ -49,7 +50,7 @@ struct DecodeContext {
   bool allow_pickle = false;  // also allows imports of modules that define classes
   // True if the frame comes from a channel. Ends in it are then opened.
   bool for_channel = false;
-  bool interrupted = false;  // set by decode() if a signal handler raised: the message is not at fault
+  bool interrupted = false;  // set by decode() if a signal handler raised: the message is not damaged
   bool writable = true;      // views of the frame are writable, unless the array was read-only
   TensorViews tensor_views = TensorViews::kExternal;
 

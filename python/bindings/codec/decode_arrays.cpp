@@ -59,7 +59,7 @@ PyObject* Decoder::array() {
   auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
   if (!is_plain(descr, info.item_bytes))
     return in.fail("the size of a dtype differs from the size of its elements"), nullptr;
-  // NumPy would make elements of one character, and leave their memory uninitialised.
+  // For this dtype NumPy would make elements of one character, and leave their memory uninitialised.
   if (is_text_without_width(descr)) return in.fail("a string array has elements of width 0"), nullptr;
   return make(info, descr);
 }
@@ -120,7 +120,8 @@ PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, con
                                  plain ? nullptr : as_intp(info.strides), storage.buffer + info.offset, flags,
                                  nullptr));
   if (!array) return corrupt_unless(nullptr, "the shape of an array is invalid");
-  // Other processes read the block of such an array too, so this process must not make it writable again.
+  // Other processes read the block of a read-only array, too, so the program must not be able to make it writable
+  // again.
   if (info.external() && info.read_only() && is_view_owner(storage.base)) as_view_owner(storage.base)->writable = false;
   Py_INCREF(storage.base);
   if (PyArray_SetBaseObject(as_array(array.get()), storage.base) != 0) return nullptr;

@@ -59,7 +59,8 @@ std::string joined(const std::vector<std::string>& names) {
   return text.empty() ? "none" : text;
 }
 
-// Reports that the dataclass or attrs instance at node `position` has a field on one side only.
+// Reports that the class of the instance at node `position` has a field only at the sender or only at the receiver. For
+// dataclasses and classes of attrs.
 PyObject* other_fields(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* field, bool is_here) {
   const std::string sent = joined(facts_of_node(decoder.frame(), position).fields);
   const std::optional<std::string> here = joined(info.fields.get());
@@ -149,7 +150,7 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   return nullptr;
 }
 
-// Maximum bits in the value of a new Flag member, since the class may check each bit.
+// Maximum bits in the value of a new Flag member. The limit exists because the class may check each bit.
 constexpr std::uint64_t kMaxFlagBits = 512;
 // Maximum unnamed members that messages may add to a Flag. The class keeps every member that was ever made.
 constexpr Py_ssize_t kMaxFlags = 4096;
@@ -219,7 +220,7 @@ bool has_dropped_bits(PyTypeObject* type, PyObject* value, PyObject* member) {
   if (!is_flag(type) || !PyLong_CheckExact(value) || maps_unknown_bits(type)) return false;
   int overflow = 0;
   const bool is_negative = PyLong_AsLongLongAndOverflow(value, &overflow) < 0 && overflow == 0;
-  if (is_negative || overflow < 0) return false;  // stands for all bits but some; the class decides which bits exist
+  if (is_negative || overflow < 0) return false;  // a negative value means all bits except some
   const Ref kept(PyObject_GetAttrString(member, "_value_"));
   const bool is_other = kept && PyObject_RichCompareBool(kept.get(), value, Py_EQ) == 0;
   return clear_ordinary_exception() && is_other;
@@ -253,7 +254,7 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   Ref cause;
   if (!member) {
     if (!PyErr_Occurred() || !is_ordinary_exception()) return nullptr;
-    const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // it adds nothing, and may show a large value
+    const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // its text may be large
     cause = take_exception();
     if (says_no_more) cause = Ref();
   }
@@ -288,7 +289,7 @@ PyObject* decode_namedtuple(Decoder& decoder) {
   // Does the same as namedtuple's _make(). The class's own __new__ may take other arguments than the fields in order.
   Ref object(info->type->tp_alloc(info->type, info->field_count));
 #if PY_VERSION_HEX >= 0x030E0000
-  if (object) reinterpret_cast<PyTupleObject*>(object.get())->ob_hash = -1;  // not computed yet
+  if (object) reinterpret_cast<PyTupleObject*>(object.get())->ob_hash = -1;  // the hash was not computed yet
 #endif
   for (Py_ssize_t i = 0; object && i < info->field_count; ++i) {
     PyObject* item = decoder.node();
@@ -317,7 +318,7 @@ PyObject* decode_dataclass(Decoder& decoder) {
     if (!number) {
       return PyErr_Occurred() ? nullptr : other_fields(decoder, *info, position, field.get(), false);
     }
-    // If a field came twice, `count` could not reveal a missing one below.
+    // Refuses a repeated field, since otherwise the check of `count` below would miss an absent field.
     if (!seen.note(PyLong_AsSize_t(number.get()))) return decoder.in.fail("an instance has a field twice"), nullptr;
     Ref value(decoder.node());
     // Bypasses the class's __setattr__, since that of a frozen class raises.

@@ -25,7 +25,7 @@ struct DecoderTables {
   // The str of a name. Kept across messages, since the next one mostly has the same keys in the same order.
   struct Key {
     PyObject* str = nullptr;    // null if the name was not used as a key
-    std::uint64_t message = 0;  // the last message in which the number had this name
+    std::uint64_t message = 0;  // number of the last message in which this entry was used
   };
   DecoderTables() = default;
   DecoderTables(const DecoderTables&) = delete;
@@ -41,7 +41,7 @@ struct DecoderTables {
   std::vector<Key> keys;           // by number of the name
   std::vector<PyObject*> globals;  // by number of the name
   std::vector<PyObject*> dtypes;   // by number of the name
-  std::vector<PyObject*> copied;   // by number of the buffer: an array on the buffer's copy
+  std::vector<PyObject*> copied;   // by number of the buffer: an array that owns the buffer's copy
   std::vector<PyObject*> copied_externals;
   std::vector<PyObject*> owners;  // by number of the external block
   struct Earlier {
@@ -70,7 +70,7 @@ class Decoder {
   // is too deep, or if that walk would take too long.
   Expansion::Before begin_walked() noexcept { return expansion_.begin(in.depth()); }
   bool may_be_walked(const Expansion::Before& before);
-  // Ends a part with objects that are freed recursively. Returns false if it is too deep.
+  // Ends a part that contains objects which are freed recursively. Returns false if the part is too deep for that.
   bool may_be_dropped(const Expansion::Before& before);
   // Runs the handlers of pending signals. Returns false with a Python error set if one of them raised.
   bool run_signal_handlers();
@@ -145,7 +145,8 @@ class Decoder {
   format::FrameReader& in;
 
  private:
-  // Says when an array is copied: kAny by the copy policy, kWritten if a view would not be writable, kOwn always.
+  // Condition under which an array is copied. kAny: if the copy policy says so. kWritten: also if a view would not be
+  // writable. kOwn: always.
   enum class Access : std::uint8_t { kAny, kWritten, kOwn };
   // Memory for a view.
   struct Storage {
@@ -162,7 +163,7 @@ class Decoder {
   PyObject* whole(Kind kind);
   PyObject* reference();
   PyObject* other_key(const format::Name& name);
-  // Sets IncompatibleMessage, unless an error is set: no installed package has this element type.
+  // Unless an error is set, sets IncompatibleMessage, because no installed package has this element type.
   PyObject* no_package(DType code);
   const ClassInfo* described_again(const ClassInfo* cached);
   PyObject* container(Kind kind);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kShownItems = 100;
 constexpr std::size_t kShownText = 60;
 constexpr std::size_t kIndent = 2;
-constexpr std::size_t kLongestPath = 200;  // limit in a description
+constexpr std::size_t kLongestPath = 200;  // maximum number of items that a description shows
 constexpr std::size_t kNoNode = static_cast<std::size_t>(-1);
 
 // Avoids operator+, because gcc 12 warns of overlapping copies in `"..." + std::string()` (GCC bug 105651).
@@ -54,7 +54,7 @@ class Describer {
     std::size_t number = kNoNode, indent = 0;
     std::string text{};
     bool is_out = false;
-    std::uint64_t items = 0, bytes = 0;     // bytes: of its segments
+    std::uint64_t items = 0, bytes = 0;     // bytes of the message's segments
     std::size_t path_bytes = 0;             // of the path to the node
     std::string label{}, step{}, before{};  // of the current entry, while its key is read
   };

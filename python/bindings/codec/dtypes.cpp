@@ -41,7 +41,8 @@ void enter(int number, DType code) {
   if (!preferred) preferred = descr;
 }
 
-// Remembers the field names of a dtype and of its nested dtypes, because `dtype.names = ...` changes them in place.
+// The field names of a dtype and of its nested dtypes at the time of its description, because `dtype.names = ...`
+// changes them in place.
 class FieldNames {
  public:
   FieldNames() = default;
@@ -71,7 +72,8 @@ class FieldNames {
   std::vector<Known> known_;
 };
 
-// Cache entry: the text of a dtype that was described recently. It keeps the dtype, so that the address is not reused.
+// Cache entry: the text of a dtype that was described recently. The entry holds a reference to the dtype, so that its
+// address is not reused.
 struct Described {
   PyArray_Descr* descr = nullptr;
   PyObject* text = nullptr;

@@ -368,8 +368,8 @@ bool Encoder::tuple_node(PyObject* value) {
 
 // --- Objects that occur again ----------------------------------------------------------------------------------------
 
-// While a reader reads the items of a tuple, it has no tuple yet. The same holds for every kind that is built from its
-// items.
+// While a reader reads the items of a tuple, the tuple does not exist yet, so an item cannot refer to it. This applies
+// to every kind that is built from its items.
 bool Encoder::refer_to(PyObject* object, std::size_t number) {
   const SeenObjects::Seen& seen = session_.seen()[number];
   const Kind kind = out.kind_at(seen.position);

@@ -6,8 +6,8 @@
 //   builder.write(out);                                                 // may run without the GIL
 //
 // All calls need the GIL, except write() and its parts, write_metadata() and copy_buffers(). Until the session is
-// returned to its pool, it keeps all memory that the builder refers to, alive and in place. So the copy may run without
-// the GIL while other threads empty the containers that were sent.
+// returned to its pool, it keeps all memory to which the builder refers alive and in place. So the copy may run without
+// the GIL, even while other threads empty the containers that were sent.
 #pragma once
 
 #include <cstddef>
@@ -122,7 +122,7 @@ class EncodeSession {
   SeenObjects& seen() noexcept { return seen_; }
   NameCache& names() noexcept { return names_; }
   CheckedClasses& classes() noexcept { return classes_; }
-  // The object that has no native kind, if pickle is refused, for a later explanation (refusal.h).
+  // The refused object: it has no native kind, and pickle is not allowed. refusal.h explains it in the error.
   RefusedObject& refused() noexcept { return refused_; }
   // Returns a dict of the classes that pickle reduces by a function of the program although they have a native kind.
   // Null: there are none.

@@ -55,7 +55,7 @@ bool Encoder::dtype_text(PyObject* value, PyArray_Descr* descr, ObjectFields obj
 
 bool Encoder::array(PyArrayObject* array) {
   auto* object = reinterpret_cast<PyObject*>(array);
-  if (Py_REFCNT(object) > 2) {  // as in once(), but arrays are always kept
+  if (Py_REFCNT(object) > 2) {  // as in once(), but a reference to an array is always kept
     const auto [number, fresh] = session_.seen().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
     session_.seen().close(number);

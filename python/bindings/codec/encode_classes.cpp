@@ -14,16 +14,16 @@ struct Field {
   Ref value;
 };
 
-// True if `name` is one of the class's `__slots__`. An entry with that name in the instance's dict is then a foreign
-// attribute.
+// True if `name` is one of the class's `__slots__`. In that case, an entry with that name in the instance's dict is not
+// the field, but an additional attribute.
 bool is_slot(const ClassInfo& info, PyObject* name) {
   return std::any_of(info.slots.begin(), info.slots.end(), [name](const Ref& slot) {
     return slot.get() == name || PyUnicode_Compare(slot.get(), name) == 0;
   });
 }
 
-// Collects the fields that are set. Returns false on an error, or with `foreign` set if the object has another
-// attribute.
+// Collects the fields that are set. Returns false on an error. Also returns false, with `foreign` set, if the object
+// has an attribute that is not a field.
 bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>& out, bool& foreign) {
   for (const Ref& slot : info.slots) {
     Ref value(PyObject_GenericGetAttr(object, slot.get()));

@@ -1,6 +1,6 @@
 // The walk that encodes one Python object. Internal to the encode_*.cpp files.
 //
-// All of it needs the GIL. EncodeSession::keep() keeps the memory that the builder refers to until the buffers have
+// All functions need the GIL. EncodeSession::keep() keeps the memory that the builder refers to until the buffers have
 // been copied. Calls that may run Python code go through call_python() (gil.h). No exception but std::bad_alloc may
 // escape.
 #pragma once
@@ -39,7 +39,7 @@ class Encoder {
   // object was met before, appends a reference instead and does not call `body`.
   template <class Body>
   [[gnu::always_inline]] bool once(PyObject* object, Body body) {
-    // One reference is ours and one the container's, so the object cannot occur again.
+    // The only two references are the encoder's and the container's, so the object cannot occur again in the message.
     if (Py_REFCNT(object) <= 2) [[likely]]
       return body();
     return noted(object, body);
@@ -147,7 +147,7 @@ class Encoder {
   bool wants_pickle_ = false;
   bool wants_care_ = false;
   bool has_references_ = false;
-  std::size_t sealed_ = 0;  // number of objects met before the innermost sealed() began
+  std::size_t sealed_ = 0;  // number of objects that were met before the innermost sealed() began
 };
 
 // A handler that calls once(`body`).

@@ -10,7 +10,7 @@
 
 namespace shmtree::python {
 
-// Expansion of one message. Only references contribute to it: the size of the frame and the depth limit of readers
+// Expansion of one message. Only references are counted, since the size of the frame and the depth limit of readers
 // bound all other nodes.
 class Expansion {
  public:

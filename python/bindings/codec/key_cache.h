@@ -13,9 +13,9 @@
 namespace shmtree::python {
 
 // Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time, since the program then
-// probably has it as a literal, and a lookup with that literal compares one pointer. Keys that come once (ids) are not
-// interned. At most kMaxInterned keys are, since some versions of Python keep interned strings forever. Used by one
-// walk at a time.
+// probably has it as a literal, and a lookup with that literal compares one pointer. Keys that come only once, such as
+// ids, are not interned. At most kMaxInterned keys are, since some versions of Python keep interned strings forever.
+// Used by one walk at a time.
 class KeyCache {
  public:
   KeyCache() = default;

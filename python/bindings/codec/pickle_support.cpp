@@ -34,8 +34,9 @@ PyObject* take_buffer(PyObject* list, PyObject* buffer) {
 
 PyMethodDef take_buffer_method = {"take_buffer", as_method<take_buffer>(), METH_O, nullptr};
 
-// Returns a plain dict, which the pickler reads without running Python code. Our own reducers take precedence: they are
-// for native kinds that pickle refuses, or would send in band or by descriptor. Those of the program precede ours.
+// Returns a plain dict, which the pickler reads without running Python code. The reducers of this package replace
+// pickle's for native kinds that pickle refuses, or would send in band or by descriptor. Reducers of the program take
+// precedence over them.
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
@@ -132,7 +133,7 @@ bool watch_reducers() {
   return true;
 }
 
-// CPython gives a dict a new number, which no other dict has had, with each change.
+// With each change, CPython gives a dict a new version number, which no other dict has had.
 std::uint64_t version_of_reducers() noexcept {
   return reinterpret_cast<PyDictObject*>(standard_reducers)->ma_version_tag +
          reinterpret_cast<PyDictObject*>(channel_reducers)->ma_version_tag;
@@ -184,7 +185,7 @@ bool has_kind_of_its_own(PyObject* type) {
 
 // Adds the reducers of `table` that program_reducers() returns. Returns false with a Python error set.
 bool add_of_program(PyObject* table, PyObject* found) {
-  const Ref copy(PyDict_Copy(table));  // what runs below may change the table
+  const Ref copy(PyDict_Copy(table));  // takes a copy, because the code below may change the table
   PyObject *type = nullptr, *reducer = nullptr;
   Py_ssize_t at = 0;
   while (copy && PyDict_Next(copy.get(), &at, &type, &reducer)) {

@@ -7,8 +7,8 @@
 
 namespace shmtree::python {
 
-// Marks that this thread encodes a message that must be portable, or need not be. Code that makes a handle checks the
-// mark; it cannot get it as an argument, because user code may be in between.
+// Marks whether the message that this thread encodes must be portable. Code that makes a handle checks the mark. It
+// cannot get the mark as an argument, because user code may be between it and the encoder.
 class PortableScope {
  public:
   explicit PortableScope(bool portable) noexcept : before_(std::exchange(is_portable_, portable)) {}

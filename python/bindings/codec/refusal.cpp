@@ -44,7 +44,7 @@ bool add_path(PyObject* refusal, PyObject* path) {
   return text && add_text(refusal, text.get()) && PyObject_SetAttrString(refusal, "path", path) == 0;
 }
 
-// Appends the refuser to a text that mentions allow_pickle.
+// Appends the name of the refusing end or call to a text that mentions allow_pickle.
 bool add_refuser(PyObject* refusal, const char* refuser) {
   const Ref said(PyObject_Str(refusal));
   const char* characters = said ? PyUnicode_AsUTF8(said.get()) : nullptr;

@@ -1,5 +1,5 @@
-// Adds details to a PickleRefused: the path of the refused object, and the refuser. They are computed after the
-// refusal, so that successful messages pay nothing.
+// Adds details to a PickleRefused: the path of the refused object, and the end or call that refused it (the refuser).
+// They are computed after the refusal, so that successful messages pay nothing.
 //
 // Each function changes the current exception only if it is a PickleRefused without a path.
 #pragma once

@@ -39,14 +39,15 @@ class RefusedObject {
   void add(Step step) {
     if (object_) steps_.push_back(std::move(step));
   }
-  // Changes the last step from a key to an attribute, if it is one: the dict of an object's attributes is no container.
+  // If the last step is a key of the dict of an object's attributes, changes it to an attribute, because a path does
+  // not show that dict.
   void to_attribute() noexcept {
     if (!steps_.empty() && steps_.back().how == Step::kKey) steps_.back().how = Step::kAttribute;
   }
   void drop_step() noexcept {
     if (!steps_.empty()) steps_.pop_back();
   }
-  // The walk leaves `object`. If that is the refused object, it contains itself.
+  // Call it when the walk leaves `object`. If `object` is the refused object, it contains itself.
   void leave(const PyObject* object) noexcept {
     if (object == object_.get()) inner_steps_ = steps_.size();
   }

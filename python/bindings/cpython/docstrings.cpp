@@ -47,7 +47,7 @@ void set_text_of_function(PyObject* function, const char* text) {
   reinterpret_cast<PyCFunctionObject*>(function)->m_ml->ml_doc = has_own_table ? text_of_own_function(text) : text;
 }
 
-// Immutable types, too, take a text before they are used.
+// A type that is immutable also accepts a text as long as it was not used.
 bool set_text_of_type(PyTypeObject* type, const char* text) {
   const Ref value(PyUnicode_FromString(text));
   if (!value || PyDict_SetItemString(type->tp_dict, "__doc__", value.get()) != 0) return false;

@@ -26,7 +26,7 @@ PyObject* class_of(const Error& error) noexcept {
     case Code::kUnavailable: return types.error;
     case Code::kOs: return PyExc_OSError;
     case Code::kOverrun: return types.overrun;
-    case Code::kRemoteError: return types.error;  // only clients of C++ get it
+    case Code::kRemoteError: return types.error;  // only clients in C++ get this error
   }
   return PyExc_SystemError;
 }
@@ -126,7 +126,7 @@ bool clear_ordinary_exception() {
 
 void raise_corrupt_from_current(const char* what) {
   if (!is_ordinary_exception()) return;
-  // Python code that builds values has already said what is wrong with the message.
+  // The Python code that builds the values has already raised an error with the reason.
   if (PyErr_ExceptionMatches(package().corrupt_message) || PyErr_ExceptionMatches(package().pickle_refused)) return;
   Ref cause = take_exception();
   Ref exception(PyObject_CallFunction(package().corrupt_message, "s", what));

@@ -57,9 +57,9 @@ class CriticalSection {
 
 // Number of per-call objects that a Pool keeps for later calls.
 #ifdef Py_GIL_DISABLED
-inline constexpr std::size_t kMaxKeptWarm = 64;  // one for each of 64 threads
+inline constexpr std::size_t kMaxKeptWarm = 64;  // enough for 64 threads
 #else
-inline constexpr std::size_t kMaxKeptWarm = 8;  // for nested calls, and for threads that copy without the GIL
+inline constexpr std::size_t kMaxKeptWarm = 8;  // enough for nested calls, and for threads that copy without the GIL
 #endif
 
 // A stack of reusable objects. The object that was used last is taken first, because it is in the cache.

@@ -7,9 +7,9 @@
 
 namespace shmtree::python {
 
-// Calls PyEval_RestoreThread(). If the interpreter is shutting down, CPython ends the calling thread by unwinding its
-// stack. That would run destructors without the GIL, and cannot pass through noexcept functions. Such a thread blocks
-// here until the process has ended.
+// Calls PyEval_RestoreThread(). If the interpreter is shutting down, CPython would end the calling thread by unwinding
+// its stack. The unwinding would run destructors without the GIL, and cannot pass through noexcept functions. Therefore
+// such a thread blocks here until the process has ended.
 void restore_thread(PyThreadState* state) noexcept;
 
 [[noreturn]] void block_until_exit() noexcept;

@@ -18,7 +18,7 @@ inline void copy_large(void* out, const void* in, std::size_t bytes) {
   platform::copy_bytes(out, in, bytes);
 }
 
-// Does the same for heap memory that was never written.
+// Copies likewise to heap memory that was never written.
 inline void copy_to_fresh(void* out, const void* in, std::size_t bytes) {
   if (bytes >= platform::kHugeBytes) platform::advise_huge(static_cast<std::byte*>(out), bytes);
   copy_large(out, in, bytes);

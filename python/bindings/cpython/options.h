@@ -9,8 +9,8 @@
 
 namespace shmtree::python {
 
-// Converts an int, or an object with __index__. TypeError for any other object, OverflowError from 2**63 on. Smaller
-// numbers become -2**63, because callers refuse or clamp every negative number.
+// Converts an int, or an object with __index__. TypeError for any other object, OverflowError from 2**63 on. Numbers
+// below -2**63 become -2**63, because callers refuse or clamp every negative number.
 bool parse_whole(PyObject* value, const char* name, std::int64_t* out);
 // Does the same, and raises ValueError for a negative number.
 bool parse_natural(PyObject* value, const char* name, std::uint64_t* out);

@@ -1,4 +1,5 @@
-// Objects that the package shmtree passes to this module (_codec/core_functions.py). The module imports none of them.
+// Objects that the package shmtree passes to this module (_codec/core_functions.py). The module does not import them
+// itself.
 #pragma once
 
 #include "bindings/cpython/python_api.h"
@@ -18,7 +19,7 @@ struct Package {
 // All members are null before set_package(), which runs before any other use of the module.
 const Package& package() noexcept;
 
-// Returns the same, for callers that want the error classes.
+// Returns the same objects, for callers that need only the error classes.
 inline const Package& error_types() noexcept {
   return package();
 }

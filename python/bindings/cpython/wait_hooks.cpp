@@ -39,7 +39,8 @@ namespace {
 
 // True if any signal would run a handler of the program, which could do anything. Needs the GIL.
 [[maybe_unused]] bool has_signal_handlers() noexcept {
-  // Both objects are kept forever. The import may let another thread run that sets them first, so check again after it.
+  // Both objects are kept forever. The import may let another thread run, which may set them first, so check again
+  // after the import.
   static constinit PyObject *handler_of = nullptr, *raises = nullptr;
   if (!raises) {
     const Ref module(PyImport_ImportModule("_signal"));

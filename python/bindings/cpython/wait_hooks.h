@@ -69,8 +69,9 @@ auto with_hooks(bool detached, Act act) {
 // Copies the name that multiprocessing has for this process to its arenas, for observers. Needs the GIL.
 void note_process_name() noexcept;
 
-// Notes that this thread is about to end the process; false takes that back, as in a forked child. The exit closes the
-// channels that other threads wait at. These threads must not see that result, so they keep waiting.
+// Records that this thread is about to end the process; false clears the record, as in a forked child. The exit closes
+// the channels at which other threads wait. These threads block until the process has ended, so that the program does
+// not see the error of the close.
 void set_exiting(bool exiting);
 // Blocks forever if another thread is ending the process.
 void block_if_left_behind();

@@ -45,7 +45,7 @@ std::map<const std::byte*, ViewOwner*>& own_blocks() {
   return platform::never_destroyed<std::map<const std::byte*, ViewOwner*>>();
 }
 
-// Visits the array and the arrays that it is a view of, up to the owner.
+// Visits the array, and each array along its `base` chain up to the owner.
 template <class Visit>
 void for_each_base(PyArrayObject* array, Visit visit) {
   for (PyObject* at = reinterpret_cast<PyObject*>(array); at && PyArray_Check(at); at = PyArray_BASE(as_array(at))) {
@@ -278,7 +278,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   return true;
 }
 
-// One check is enough: when they were lent, all loans belonged to this process.
+// Checking one loan is enough, because all loans belonged to this process when they were lent.
 bool LoanBook::are_ours() const noexcept {
   return lent_.empty() || held_block(*lent_.front().owner)->claims.are_ours();
 }

@@ -5,8 +5,9 @@
 // guarantees that nothing else uses it.
 //
 // An array that its owner made read-only before is shown, not given away: it is sent by reference any number of times.
-// The same holds for an array that show() was called for, through any view, since torch has no read-only tensors. A
-// received array is forwarded by reference if it is moved. A received array that may still be redelivered is copied.
+// So is an array for which show() was called, through any of its views. (Torch needs show(), since it has no read-only
+// tensors.) A received array is forwarded by reference if it is moved. A received array that may still be redelivered
+// is copied.
 //
 // Each byte of a block is given away once. A second put copies it, even while the first put still waits for space.
 //
@@ -35,7 +36,7 @@ struct HeldBlock {
   bool received = false;        // came from a channel
   bool shared = false;          // several processes write it, so put() copies it like ordinary memory
   std::size_t array_bytes = 0;  // bytes of the one array in the block, if new_empty() made it
-  // True if it was made to be put. Even a queue, which copies arrays that are not moved, gives it away.
+  // True if the array was made to be put. Even a queue, which copies arrays unless move=True, gives such an array away.
   bool gift = false;
   bool shown = false;  // see show()
   endpoint::Claims claims{};
@@ -54,7 +55,7 @@ PyObject* new_received_owner(memory::Lease block, MayBeNacked may_be_nacked);
 // address, bytes that have pages) for every block that the process starts to use in an arena that it has pinned in RAM.
 void set_pin_callback(PyObject* callback);
 
-// Returns what a ViewOwner keeps, or null if the memory is not a block of an arena.
+// Returns the block that a ViewOwner keeps alive, or null if its memory is not a block of an arena.
 HeldBlock* held_block(const ViewOwner& owner) noexcept;
 
 // Returns the owner of new_empty() for the memory that contains the address, or null. For tensors, which have only an
@@ -92,7 +93,7 @@ using endpoint::Lending;
 struct Loan {
   std::uint32_t reference = 0;  // index of the block among those that the message refers to
   std::uint64_t offset = 0;     // of the array's first byte in that block
-  bool shown = false;           // not given away: other processes have it too
+  bool shown = false;           // true: the array is not given away, since other processes have it, too
 };
 
 // The loans of one message.

@@ -22,7 +22,7 @@ void frame_dealloc(PyObject* self) {
   if (frame->weakrefs) PyObject_ClearWeakRefs(self);
   if (!frame->owner) std::free(frame->data);
   Py_XDECREF(frame->owner);
-  Py_XDECREF(frame->delivery);  // nacks a message that is still unacked
+  Py_XDECREF(frame->delivery);  // nacks the message if it is still unacked
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);

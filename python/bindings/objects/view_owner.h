@@ -1,7 +1,8 @@
 // The object at the end of the `base` chain of every array that is a view of memory from shmtree.
 //
 // It keeps that memory alive: a block of an arena (through `hold`), or the buffer passed to unpack() (through
-// `buffer`). Its destructor only drops these two, so it may run wherever garbage collection does.
+// `buffer`). Its destructor only drops `hold` and `buffer`, so it may run at any point at which garbage collection
+// runs.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ struct ViewOwner {
   std::byte* data;
   std::size_t size_bytes;
   bool writable;
-  bool given;  // put() gave the memory away: this process only reads it from now on
+  bool given;  // put() has given the memory away, so this process may only read it
   PyObject* weakrefs;
 };
 
