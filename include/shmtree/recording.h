@@ -40,9 +40,8 @@ class Reader;
 
 /// A channel of a recording.
 struct RecordedChannel {
-  std::string name{};  ///< Name under which it was recorded.
-  std::uint64_t messages =
-      0;  ///< Number of its messages in the recording; in the result of missed(), the number that the recording lacks.
+  std::string name{};          ///< Name under which it was recorded.
+  std::uint64_t messages = 0;  ///< Number of its messages in the recording; in missed(), of the messages that it lacks.
 };
 
 /// A message of a recording. Copies refer to the same message.

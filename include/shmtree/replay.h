@@ -102,9 +102,8 @@ struct ReplayEpisodes {
   std::vector<std::string> next{};  ///< Keys with leaves that batches also have for the next row: "next/obs".
   std::uint32_t n_step = 1;         ///< Number of rewards that are summed.
   double gamma = 0.99;              ///< Discount per step.
-  std::map<std::string, std::uint32_t>
-      stack{};                       ///< Number of stacked frames of a leaf in a batch, by path of the leaf.
-  bool stack_repeats_first = false;  ///< Pads with the episode's first frame instead of zeros.
+  std::map<std::string, std::uint32_t> stack{};  ///< Number of stacked frames in a batch, by path of the leaf.
+  bool stack_repeats_first = false;              ///< Pads with the episode's first frame instead of zeros.
   std::optional<std::string> reward = "reward";  ///< Path of the leaf that is summed, if rows have it.
   /// Path of the leaf that ends episodes. Rows with leaves `terminated` and `truncated`, as Gymnasium has them, need no
   /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, but

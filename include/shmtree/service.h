@@ -52,10 +52,8 @@ class ReplyReceiver;
 
 /// Options of Service::create().
 struct ServiceOptions {
-  std::uint64_t capacity =
-      1024;  ///< Maximum number of waiting requests; a client blocks once there are that many. 0: unlimited.
-  std::uint64_t max_bytes =
-      0;  ///< Maximum bytes of the waiting requests; a client blocks once there are that many. 0: unlimited.
+  std::uint64_t capacity = 1024;  ///< Maximum number of waiting requests, at which clients block. 0: unlimited.
+  std::uint64_t max_bytes = 0;    ///< Maximum bytes of the waiting requests, at which clients block. 0: unlimited.
   /// Name under which other processes of this user open the service; empty: none.
   std::string name{};
   /// Arena of the requests. By default an arena of its own if `name` is set, otherwise Arena::shared().

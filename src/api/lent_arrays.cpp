@@ -73,8 +73,7 @@ std::optional<LentRange> LentArrays::lend_own(const ArrayMemory& memory) {
   if (loan == nullptr) return std::nullopt;
   const bool is_lent = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
   if (!is_lent) {
-    loans_.reserve(loans_.size() +
-                   1);  // All steps that can fail come before the promise, so that no promise has to be taken back.
+    loans_.reserve(loans_.size() + 1);  // The steps that can fail come before the promise.
     blocks_.reserve(blocks_.size() + 1);
     if (!arena_.lend(*loan, this)) return std::nullopt;
   }

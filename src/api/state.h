@@ -77,8 +77,7 @@ struct Received {
   // True for a message that was taken and not acked. It may return to the channel, so this process must not give it
   // away.
   std::atomic<bool> may_be_nacked{false};
-  endpoint::Claims
-      claims{};  // Claims on addresses in this block and in the blocks to which it refers. Guarded by received_mutex().
+  endpoint::Claims claims{};  // On addresses in this block and those to which it refers. Under received_mutex().
 };
 platform::ForkSafeMutex& received_mutex() noexcept;
 

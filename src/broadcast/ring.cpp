@@ -273,7 +273,7 @@ bool Ring::has_space_now(std::uint64_t bytes) noexcept {
 void Ring::remove_entry(std::uint64_t index, Locks locks) noexcept {
   SHMTREE_DCHECK(HeldLocks::contains(header().lock));
   store_relaxed(entry_at(index).ticket, std::uint64_t{0});
-  fence_seq_cst();  // either readers see the cleared ticket, or this process sees their holder bits
+  fence_seq_cst();  // readers see the cleared ticket, or this process their holder bits
   const BlockRef block = references().empty(index);
   if (block.id.value != 0 && locks == Locks::kArenaAndRing) arena_->reclaimer().free_if_unreferenced(block);
 }
@@ -387,8 +387,8 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   Entry& mine = entry_at(index);
   // A process that was killed in remove_entry() may have left a reference of an entry without a ticket.
   const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(index).id.value == 0;
-  is_empty ? fence_release()
-           : remove_entry(index, locks);  // a reader that sees the new words also sees that the old ticket was cleared
+  // A reader that sees the new words also sees that the old ticket was cleared.
+  is_empty ? fence_release() : remove_entry(index, locks);
   if (is_block) references().fill(index, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);

@@ -271,8 +271,7 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
   };
   memory::EventWait waiting(header().items, {arena_->participants(), what, memory::pack(block())}, wait);
   auto came = memory::wait_until(waiting, wait, waited_for, ready, before_sleep, polled);
-  if (!wait.deadline.is_immediate() && !(came && found.ok()))
-    note_object();  // it must put again before it counts as a publisher
+  if (!wait.deadline.is_immediate() && !(came && found.ok())) note_object();  // counts again as possible publisher
   if (!came) return std::move(came).error();
   return found;
 }

@@ -27,12 +27,11 @@ struct ArraySource {
   // True for an array that does not own its memory and may overlap another array of this message. Overlapping arrays
   // are stored once, as views of one buffer, unless separate copies take fewer bytes.
   bool may_share = false;
-  bool whole_words = false;  // Keeps 8-byte alignment in the buffer, even if shared; `data` is aligned.
-  std::uint32_t external =
-      kNoIndex;  // Number returned by add_external(): the elements stay in the external range and are not copied.
-  std::int64_t external_offset = 0;  // First element, from the start of the external range.
-  std::uint64_t item_bytes = 0;      // Read only with DType::kOther.
-  std::string_view description{};    // Read only with DType::kOther; at most kMaxNameBytes.
+  bool whole_words = false;           // Keeps 8-byte alignment in the buffer, even if shared; `data` is aligned.
+  std::uint32_t external = kNoIndex;  // Number from add_external(): the elements stay in that range and are not copied.
+  std::int64_t external_offset = 0;   // First element, from the start of the external range.
+  std::uint64_t item_bytes = 0;       // Read only with DType::kOther.
+  std::string_view description{};     // Read only with DType::kOther; at most kMaxNameBytes.
 };
 
 // A range of memory that contains the elements of one or more arrays.

@@ -23,8 +23,7 @@ struct ArrayInfo {
   DType dtype = DType::kOther;
   std::uint8_t flags = 0;  // ArrayFlag
   std::uint8_t ndim = 0;
-  std::uint64_t item_bytes =
-      0;  // size of one element; with kOther the sender's claim, to be compared with the parsed dtype
+  std::uint64_t item_bytes = 0;  // size of one element; with kOther a claim of the sender, to compare with the dtype
   std::uint64_t elements = 0;
   std::uint64_t nbytes = 0;         // elements times item_bytes
   const std::byte* data = nullptr;  // first element; nullptr if external or without bytes

@@ -207,8 +207,7 @@ Result<std::optional<ObservedArena>> snapshot_arena(platform::UniqueFd fd, OpenA
 
 Result<std::vector<ObservedArena>> snapshot_all() {
   std::vector<ObservedArena> arenas;
-  const auto names =
-      discovery::list_records();  // before the search, so that the search finds every arena that has a name
+  const auto names = discovery::list_records();  // before the search, so that it finds every named arena
   if (!names) return names.error();
   const auto found = find_open_arenas();
   if (!found) return found.error();

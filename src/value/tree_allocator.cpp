@@ -7,8 +7,8 @@ namespace shmtree::value {
 
 namespace {
 
-constexpr std::size_t kMinBytes = 1024,
-                      kMaxBytes = 32768;  // Allocations with a size outside these bounds are not kept.
+// Bounds of the sizes that are kept.
+constexpr std::size_t kMinBytes = 1024, kMaxBytes = 32768;
 
 // Rounded up, so that messages of similar size can use each other's memory.
 constexpr std::size_t rounded(std::size_t bytes) noexcept {

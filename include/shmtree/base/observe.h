@@ -46,13 +46,12 @@ struct ObservedWait {
   /// The reason: "message", "space", "memory", "acknowledgements", "tasks", "reservation", "newer version", "rows",
   /// "rate limit", "array", "lock".
   std::string_view what{};
-  std::uint64_t block = 0;          ///< Block number of the object at which the thread sleeps. 0: the arena.
-  std::optional<int> lock_owner{};  ///< Process that owns the lock for which the thread waits.
-  int thread = 0;                   ///< Thread id, in the namespace of its process.
-  double seconds = 0.0;             ///< Time for which the thread has slept.
-  std::optional<std::size_t>
-      channel{};     ///< Channel at which the thread sleeps, as an index into ObservedArena::channels.
-  std::string at{};  ///< The channel or object in words.
+  std::uint64_t block = 0;               ///< Block number of the object at which the thread sleeps. 0: the arena.
+  std::optional<int> lock_owner{};       ///< Process that owns the lock for which the thread waits.
+  int thread = 0;                        ///< Thread id, in the namespace of its process.
+  double seconds = 0.0;                  ///< Time for which the thread has slept.
+  std::optional<std::size_t> channel{};  ///< Index of the channel at which it sleeps in ObservedArena::channels.
+  std::string at{};                      ///< The channel or object in words.
 };
 
 /// A process that is attached to an arena, or was until it was killed.
@@ -66,8 +65,7 @@ struct ObservedParticipant {
   bool leaving = false;    ///< The process is about to exit.
   bool pinned = false;     ///< The process has registered pages of the arena for DMA by a device.
   double seconds = 0.0;    ///< Time since the process attached.
-  std::vector<ObservedWait>
-      waits{};  ///< Up to eight sleeping threads. For a killed process, the threads that slept when it died.
+  std::vector<ObservedWait> waits{};  ///< Up to eight sleeping threads, or those that slept when it was killed.
 };
 
 /// Memory of messages and arrays that one participant holds.
@@ -84,8 +82,7 @@ struct ObservedObject {
   std::vector<std::string> names{};  ///< Its names, as bytes.
   /// The reason why the object could not be read; all other members are then unset. Empty if it was read.
   std::string refused{};
-  bool consistent =
-      true;  ///< False: the object changed during each attempt to read it, so its numbers may be of different moments.
+  bool consistent = true;  ///< False: the object changed during each read, so its numbers may not match.
 
   /// Returns the first name; empty if there is none.
   std::string_view name() const& noexcept { return names.empty() ? std::string_view() : names.front(); }
@@ -139,11 +136,9 @@ struct ObservedChannel : ObservedObject {
   ObservedEnd senders{};             ///< The end of the senders.
   ObservedEnd receivers{};           ///< The end of the receivers.
 
-  double put_per_s =
-      0.0;  ///< Messages put per second since the last snapshot of the Observer. 0 in the first snapshot.
+  double put_per_s = 0.0;       ///< Messages put per second since the last snapshot. 0 in the first snapshot.
   double received_per_s = 0.0;  ///< Messages received or dropped per second, over the same time.
-  double full_share =
-      0.0;  ///< Share of the time since the last snapshot in which a sender slept for space, from 0 to 1.
+  double full_share = 0.0;      ///< Share of the time since then in which a sender slept for space, from 0 to 1.
   double empty_share = 0.0;     ///< Same for `empty_seconds`.
   double oldest_seconds = 0.0;  ///< Lower bound of the age of the oldest message, derived from earlier snapshots.
   /// The end for which the other one waited for most of the time since the last snapshot. If no process slept, it is
@@ -201,13 +196,12 @@ struct ObservedArena {
   std::uint64_t blocks = 0;               ///< Blocks in use.
   std::uint64_t reconciles = 0;           ///< Number of recoveries after the death of a process.
   std::optional<int> locked_by{};         ///< Process that holds its lock.
-  std::vector<ObservedParticipant>
-      participants{};  ///< Attached processes, and killed processes that recovery has not removed yet.
-  std::vector<ObservedHolder> holders{};        ///< Processes that hold memory.
-  std::vector<ObservedChannel> channels{};      ///< Channels and queues.
-  std::vector<ObservedLatest> latests{};        ///< All Latests.
-  std::vector<ObservedBroadcast> broadcasts{};  ///< All Broadcasts.
-  std::vector<ObservedReplay> replays{};        ///< All replay buffers.
+  std::vector<ObservedParticipant> participants{};  ///< Attached processes, and killed ones not yet removed.
+  std::vector<ObservedHolder> holders{};            ///< Processes that hold memory.
+  std::vector<ObservedChannel> channels{};          ///< Channels and queues.
+  std::vector<ObservedLatest> latests{};            ///< All Latests.
+  std::vector<ObservedBroadcast> broadcasts{};      ///< All Broadcasts.
+  std::vector<ObservedReplay> replays{};            ///< All replay buffers.
 
   /// Returns the first name; empty if there is none.
   std::string_view name() const& noexcept { return names.empty() ? std::string_view() : names.front(); }

@@ -75,11 +75,10 @@ struct Error {
   std::vector<int> pids{};
   /// Ticket of the message that could not be received, for kCorrupt and kOutOfSharedMemory.
   std::uint64_t ticket = 0;
-  std::uint64_t completed =
-      0;  ///< Number of items that succeeded before the error, for calls that put or receive several.
-  std::uint64_t missed = 0;  ///< Messages overwritten since the last report, for kOverrun.
-  std::string kind{};        ///< Class of the server's exception, for kRemoteError; empty if there was none.
-  bool dropped = false;      ///< For kRemoteError: the server dropped the request without an answer, or exited.
+  std::uint64_t completed = 0;  ///< For calls with several items: number that succeeded before the error.
+  std::uint64_t missed = 0;     ///< Messages overwritten since the last report, for kOverrun.
+  std::string kind{};           ///< Class of the server's exception, for kRemoteError; empty if there was none.
+  bool dropped = false;         ///< For kRemoteError: the server dropped the request without an answer, or exited.
 };
 
 /// Thrown by `Result::value()` of a failed result.

@@ -1,1 +1,1 @@
-"""Values as frames: what Python adds to the encoder and decoder of the core."""
+"""Conversion of values to frames: the parts of the encoder and decoder that are written in Python."""

@@ -144,7 +144,7 @@ def _words(segment: Any) -> np.ndarray[Any, Any]:
 
 
 def _apart(segments: tuple[np.ndarray[Any, Any], ...]) -> tuple[np.ndarray[Any, Any], ...]:
-    """Returns the segments, or copies of them if some overlap: receivers refuse those."""
+    """Returns the segments, or copies of them if some overlap, since receivers refuse overlapping segments."""
     places = sorted((each.ctypes.data, each.nbytes) for each in segments if each.nbytes) if len(segments) > 1 else []
     if all(begin + nbytes <= after for (begin, nbytes), (after, _) in itertools.pairwise(places)):
         return segments

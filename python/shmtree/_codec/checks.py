@@ -1,8 +1,8 @@
 """Checks of the parts of a message from which Python code builds a value.
 
 The parts come from another process. They are well-formed values of any type and size. Each function here accepts exact
-types only, since methods of a subclass are code that runs. It bounds what the builder may allocate or walk through,
-before the builder starts. docs/security.md has the table of what each kind of value may build, cost and run.
+types only, since a subclass could run code of the sender. Before the builder starts, the function bounds what it may
+allocate or walk through. docs/security.md has the table of what each kind of value may build, cost and run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ..errors import CorruptMessage
 _MAX_DIMS = 64
 _DEVICE_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 _BOUND = 1 << 62  # limit of extents, strides and their products
-#: The same for sparse tensors. Torch allows as many elements as an int64 counts, since only few are in memory.
+#: Limit for sparse tensors. Torch allows as many elements as an int64 can count, since only a few of them are in
+#: memory.
 SPARSE_BOUND = 1 << 63
 _IDENTITIES = 1 << 32  # limit of the identities of participants
 
@@ -47,7 +48,7 @@ def _corrupt(what: str) -> CorruptMessage:
 def device(flat: object) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, tuple[Any, ...] | None]:
     """Returns the descriptions of a device leaf: value, sender and memory. The last two are None if it has no memory.
 
-    Raises CorruptMessage unless all types, counts and sizes are such as a sender writes.
+    Raises CorruptMessage unless a sender could have written all types, counts and sizes.
     """
     if type(flat) is not tuple or len(flat) not in (1, 4):
         count = f"{len(flat)} parts" if type(flat) is tuple else f"a {type(flat).__name__}"
@@ -88,14 +89,14 @@ def _is_number_type(text: str) -> bool:
     """True if NumPy has a dtype of numbers with this text."""
     try:
         return _DEVICE_DTYPE.fullmatch(text) is not None and np.dtype(text).kind in "biufc"
-    except TypeError:  # a size that this kind of number does not have
+    except TypeError:  # the kind of number does not exist in this size
         return False
 
 
 def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None, bound: int = _BOUND) -> None:
     """Raises CorruptMessage unless `shape` has extents and `strides` has one stride for each (None: contiguous).
 
-    Extents, and the number of elements, must be below `bound`.
+    Each extent, and the number of elements, must be below `bound`.
     """
     if len(shape) > _MAX_DIMS or (strides is not None and len(strides) != len(shape)):
         counts = f"{len(shape)} dimensions and {'no' if strides is None else len(strides)} strides"
@@ -119,7 +120,7 @@ def check_masked(data: Any, mask: Any, fill_value: Any) -> None:
         raise _corrupt("the data and mask of a masked array are not arrays")
     if mask is not False and (mask.shape != data.shape or mask.dtype != _mask_dtype(data.dtype)):
         raise _corrupt("the mask of an array has another shape or dtype than the array requires")
-    if mask is False and data.dtype.itemsize == 0:  # NumPy would make a mask of one byte for each element
+    if mask is False and data.dtype.itemsize == 0:  # for None, NumPy would allocate a mask of one byte for each element
         raise _corrupt("a masked array has elements of 0 bytes and no mask")
     if fill_value is not None:
         _check_fill(data.dtype, fill_value)

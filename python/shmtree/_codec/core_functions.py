@@ -1,4 +1,4 @@
-"""Passes to the core what it needs of this package, since it imports none of it: errors and Python functions."""
+"""Passes the errors and Python functions of this package to the core, which does not import the package."""
 
 import queue
 

@@ -60,7 +60,8 @@ def _build(parts: Any) -> np.dtype[Any]:
 
 
 def _is_described_by_text(dtype: np.dtype[Any]) -> bool:
-    """Returns False for dtypes of other packages: their text means something else to NumPy, or nothing."""
+    """Returns False for dtypes of other packages, because NumPy would read their text as another dtype, or reject
+    it."""
     try:
         return np.dtype(dtype.str).type is dtype.type
     except TypeError:

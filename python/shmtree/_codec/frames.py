@@ -24,9 +24,9 @@ _MAGIC = b"SHMT"
 def dump(obj: object, path: whole_files.AnyPath, allow_pickle: bool = True) -> None:
     """Writes an object to a file as one frame, for `load`.
 
-    The file appears complete or not at all, and keeps the mode of a file that it replaces. Processes that have the old
-    file mapped keep it. If `path` is a link, it stays one. If it is a mount point, or its folder takes no new file, the
-    complete bytes are copied into the old file.
+    The file appears complete or not at all, and keeps the mode of a file that it replaces. Processes that have mapped
+    the old file keep their mapping. If `path` is a link, it stays a link. If it is a mount point, or its folder takes
+    no new file, the complete bytes are copied into the old file.
 
     Args:
         obj: Any object that `pack` takes.
@@ -74,7 +74,7 @@ def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
     """Prints the tree of a frame, or of an object as its message would be: kinds, shapes, bytes.
 
     For an object that needs a pickle, it also prints the reasons: the parts without a native kind, and the bytes that
-    each takes. It also prints tuples, and other values that are built from their items, if they contain themselves.
+    each takes. Such a part can also be a tuple, or another value that is built from its items, if it contains itself.
     Nothing in a frame is unpickled or built, so frames of any origin are safe to describe. A buffer that does not begin
     like a frame is described as an object.
 
@@ -109,7 +109,7 @@ def register(cls: type[T], flatten: Callable[[T], object], unflatten: Callable[[
         ValueError: The class has a native kind already.
     """
     _core._register(cls, flatten, unflatten)
-    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__  # its name in a child of spawn
+    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__  # its name after spawn
     reducers.add_registered(cls, flatten, f"{module}:{cls.__qualname__}")
 
 

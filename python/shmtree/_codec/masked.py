@@ -1,4 +1,4 @@
-"""Masked arrays, which Python code takes apart and puts together."""
+"""Splits masked arrays into parts that a frame can contain, and builds them again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _core._add_kind("masked_array", np.ma.MaskedArray, masked_parts, masked_build)
 
 
 def set_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
-    """Changes the dtype of an array in place, as an ndarray: without what subclasses do on top."""
+    """Changes the dtype of an array in place by ndarray's own setter, and not by that of a subclass."""
     # NumPy 2.5 deprecates the setter, and has this method for its own subclasses, which would make a mask in view().
     method = getattr(np.ndarray, "_set_dtype", None) or np.ndarray.dtype.__set__  # type: ignore[attr-defined]
     method(array, dtype)
@@ -49,8 +49,8 @@ def set_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
 def _view_without_mask(data: npt.NDArray[Any]) -> Any:
     """Returns a masked array that views `data`, without a mask and without a fill value.
 
-    NumPy would make both for a dtype with fields. Each has one element per field, and a dtype may have more fields than
-    bytes, because fields may overlap or have no width.
+    For a dtype with fields, NumPy would make a mask and a fill value. Each has one element per field, and a dtype may
+    have more fields than bytes, because fields may overlap or have no width.
     """
     if data.dtype.names is None:
         return data.view(np.ma.MaskedArray)

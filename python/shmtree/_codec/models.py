@@ -26,7 +26,7 @@ def attrs_fields(cls: type) -> tuple[Any, ...] | None:
         and getattr(method, "__qualname__", "").startswith("_ClassBuilder._make_getstate_setstate.")
         for method in methods
     )
-    if made_by_attrs:  # a class with slots
+    if made_by_attrs:  # a class with slots has no instance dict
         return fields
     plain = all(getattr(cls, name, None) is getattr(object, name, None) for name in ("__getstate__", "__setstate__"))
     return fields if plain else None
@@ -59,13 +59,14 @@ def _fields_of(cls: Any) -> Any:
 def _has_only_names(state: tuple[Any, ...]) -> bool:
     """Returns True if all names in a state are exactly of type str.
 
-    An object of another type could compare equal to a name.
+    Only exact strs are accepted, because an object of another type could compare equal to a name.
     """
     return all(type(name) is str for part in state for name in part or ())
 
 
 def _unlike(cls: Any, attributes: dict[str, Any], private: dict[str, Any] | None) -> str | None:
-    """Returns how a state differs from the state of an instance of `cls`, as a predicate, or None if it does not.
+    """Returns the difference between a state and that of an instance of `cls`, as a predicate of a sentence; None if
+    there is none.
 
     The state must have every field. Any other name in it must be a cached property of the class: another instance
     attribute could hide a method.

@@ -1,6 +1,6 @@
 """Optional packages that a message may need. The core imports them only here, and only for a message that needs one.
 
-A receiver that refuses pickles imports none of them.
+A receiver that refuses pickles imports none of these packages.
 """
 
 from __future__ import annotations

@@ -15,13 +15,14 @@ from typing import Any
 
 from .pickle_names import known_as
 
-_MODULE = "shmtree._out_of_band"  # module name in pickles
+_MODULE = "shmtree._out_of_band"  # module by which pickles name the functions below
 
 Reducer = Callable[[Any], Any]
 
-_KEPT_IN_BAND = 1024  # bytes: copying so few costs less than a buffer of their own
+_KEPT_IN_BAND = 1024  # number of bytes; copying fewer costs less than a separate buffer
 
-# Number and list of image classes at the last search. Plugins are loaded late.
+# Number and list of image classes at the last search. It is repeated if the number has changed, because plugins are
+# loaded late.
 _image_classes: tuple[int, list[type]] = (0, [])
 
 

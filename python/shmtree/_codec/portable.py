@@ -14,8 +14,9 @@ from . import tensors
 # Classes that are sent as handles: ends, shared arrays, arenas. The modules that define them add to the list.
 handles: list[type] = []
 
-# Classes for which multiprocessing has reducers are refused, because those work on one machine only. Plain pickle
-# handles the ones in these modules: bound methods, functions, and torch's classes, which it sends by value.
+# Classes for which multiprocessing has reducers are refused, because these reducers work on one machine only.
+# Exceptions are the classes of the modules below (bound methods, functions, classes of torch), which plain pickle sends
+# by value.
 _PLAIN_MODULES = {"builtins", "functools", "torch", "torch.storage", "torch.nn.parameter"}
 
 # Classes of device arrays, by modules that are used only if they are imported.

@@ -15,7 +15,7 @@ from . import dtypes, masked, optional, out_of_band, tensors
 from . import portable as _portable
 from .pickle_names import known_as
 
-_MODULE = "shmtree._reducers"  # module name in pickles
+_MODULE = "shmtree._reducers"  # module by which pickles name the functions below
 
 Reducer = Callable[[Any], Any]
 
@@ -119,7 +119,7 @@ def _build_array(memory: Any, dtype: Any, shape: tuple[int, ...], order: Any) ->
 def _reduce_jax(array: Any) -> Any:
     """Reduces a JAX array. JAX's own reduction copies the memory into the pickle."""
     if array.weak_type or not array.is_fully_addressable or array.dtype.kind not in "biufcV":
-        return array.__reduce__()  # only JAX can do these; kind V: ml_dtypes
+        return array.__reduce__()  # only JAX can build such arrays; kind V: dtypes of ml_dtypes
     return _build_jax, _parts_of(np.asarray(array))
 
 
@@ -129,7 +129,7 @@ def _build_jax(*parts: Any) -> Any:
 
 
 def _reduce_as_own(array: np.ndarray[Any, Any]) -> Any:
-    # A node beside the pickle arrives writable anyway; pickle would keep the array read-only.
+    # A node outside the pickle arrives writable in any case, whereas pickle would keep the array read-only.
     own = array if array.flags.writeable or _has_native_kind(array.dtype) else array.copy(order="K")
     return _reduce_array(own)
 

@@ -1,4 +1,5 @@
-"""Functions that the core needs of a tensor library. `shmtree._torch` has them for torch; the core knows no library."""
+"""Interface between the core and a tensor library. `shmtree._torch` implements it for torch. The core itself depends on
+no library."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 class TensorLibrary(Protocol):
     """Interface of a tensor library.
 
-    No function imports the library only to find out that a value is not one of its own.
+    No function imports the library only to find that a value does not belong to it.
     """
 
     # Called by the encoder and the decoder.

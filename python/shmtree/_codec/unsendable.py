@@ -27,7 +27,7 @@ class _Nowhere:
 
 
 class _Trial(pickle.Pickler):
-    """Pickles as a channel does, but writes nothing and transfers nothing to another process."""
+    """Pickles like a channel, but discards the output, and begins no transfer to another process."""
 
     def __init__(self, is_portable: bool) -> None:
         super().__init__(_Nowhere(), 5, buffer_callback=lambda buffer: None)
@@ -99,7 +99,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def path_of_unsendable(value: Any, error: Exception) -> str | None:
     """Returns the path to the innermost object that pickle refuses with such an error, if a trial finds one.
 
-    That is the last object that pickle meets, or the one that produced it for pickle.
+    It is the last object that pickle has reached, or the object whose reduction contained that one.
     """
     met = _try(value, error)
     if met is None:
@@ -119,7 +119,7 @@ def explain(error: Exception, value: Any) -> None:
     if isinstance(error, NotPortable):
         if path is not None and error.path is None:
             error.args, error.path = (f"{path or 'the message itself'}: {error}",), path
-    elif not path or isinstance(error, RecursionError):  # every object is refused where the stack ends
+    elif not path or isinstance(error, RecursionError):  # at the end of the stack, every object is refused
         return
     elif type(error) in _PLAIN_ERRORS and len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}; it is at {path} of the message",)

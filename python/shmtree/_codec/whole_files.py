@@ -18,12 +18,12 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
-AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]  # what `open` takes
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]  # the types that `open` accepts
 
-_CHECKED_NAMES = 8  # temporary names that each write checks; more if they are in use
-_MAX_LINKS = 40  # as in the kernel, which has found a loop before
+_CHECKED_NAMES = 8  # number of temporary names that each write checks; it checks more if these are in use
+_MAX_LINKS = 40  # the limit of the kernel, which refuses a longer chain before
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: Errors of a folder that takes no new file, and of a rename onto a mount point.
+#: Errors if a folder accepts no new file, and of a rename onto a mount point.
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY})
 _ACL = "system.posix_acl_access"
 
@@ -134,7 +134,7 @@ class NewFile:
             os.close(fd)
 
     def _create(self, rights: int) -> None:
-        with contextlib.suppress(OSError):  # the file system lacks it; or the next call raises the error
+        with contextlib.suppress(OSError):  # no O_TMPFILE here, or an error that the next call raises, too
             self.fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, rights, dir_fd=self._folder)
             _lock(self.fd)
             return
@@ -145,7 +145,7 @@ class NewFile:
                 self._temporary = name
                 if _lock(self.fd) and os.fstat(self.fd).st_nlink > 0:
                     return
-                # Before the lock, another writer took it for the file of a killed one.
+                # Before this process had locked the file, another writer removed it as the leftover of a killed writer.
                 self._temporary = ""
                 os.close(self.fd)
                 self.fd = -1
@@ -171,7 +171,7 @@ class NewFile:
     def _take_rights(self, old: os.stat_result) -> None:
         folder = os.fstat(self._folder)
         if folder.st_mode & stat.S_ISVTX and old.st_uid not in (os.geteuid(), folder.st_uid):
-            return  # another user may have put it there to get what we write
+            return  # another user may have made this file in order to read the new contents
         mode = stat.S_IMODE(old.st_mode)
         try:
             os.fchown(self.fd, old.st_uid, old.st_gid)
@@ -179,12 +179,12 @@ class NewFile:
             try:
                 os.fchown(self.fd, -1, old.st_gid)
             except PermissionError:
-                mode &= 0o707  # its rights were those of another group
+                mode &= 0o707  # the rights of the group were meant for another group
         try:
             acl = os.getxattr(f"/proc/self/fd/{self._folder}/{self._name}", _ACL)
         except OSError:
             with contextlib.suppress(OSError):
-                os.removexattr(self.fd, _ACL)  # that of the folder
+                os.removexattr(self.fd, _ACL)  # group of the folder
         else:
             os.setxattr(self.fd, _ACL, acl)
         os.fchmod(self.fd, mode)

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 MAX_SECONDS = 86400  # upper limit of the interval between snapshots
-_HELP_WIDTH = 78  # of descriptions, so that help fits a terminal of 80 columns
+_HELP_WIDTH = 78  # width of descriptions, so that the help fits a terminal of 80 columns
 
 _T = TypeVar("_T", int, float)
 
 
 def add_verb(verbs: Any, name: str, summary: str, examples: str, details: str = "") -> argparse.ArgumentParser:
-    """Adds a command. `summary` is its line in the list of commands, without a period; `examples` has one a line."""
+    """Adds a command. `summary` is its line in the list of commands, without a period; `examples` has one example per
+    line."""
     shown = textwrap.fill(f"{summary[0].upper()}{summary[1:]}. {details}".strip(), _HELP_WIDTH)
     verb: argparse.ArgumentParser = verbs.add_parser(
         name,
@@ -38,7 +39,7 @@ def add_json(verb: argparse.ArgumentParser, what: str = "print one line of JSON 
 def _number(
     number: Callable[[str], _T], what: str, least: float, most: float, meaning: str = ""
 ) -> Callable[[str], _T]:
-    """Returns the type of an argument that is `what`, from `least` to `most`. The error ends with `meaning`."""
+    """Returns a parser for an argument that is a `what` from `least` to `most`. Its error ends with `meaning`."""
 
     def parse(text: str) -> _T:
         try:

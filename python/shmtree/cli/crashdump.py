@@ -32,7 +32,8 @@ def _dead(arena: dict[str, Any], one: dict[str, Any]) -> _Dead:
 
 
 class Watch:
-    """Takes snapshots and keeps the previous one. Keeps a descriptor of each arena, and with it the arena's memory.
+    """Takes snapshots and keeps the previous one. Keeps a descriptor of each arena, which also keeps the arena's
+    memory.
 
     A dump is a file that only its user can read: JSON with `time`, `killed` (the last state of each killed process:
     `waits`, `senders`, `receivers`, `held`, `locks`), `arena` as it was found, with descriptions of queued messages,
@@ -126,7 +127,7 @@ class Watch:
             try:
                 self._kept[uuid] = _core.open_arena_for_reading(bytes.fromhex(uuid), opener["pid"], opener["fd"])
                 return
-            except OSError as error:  # it has exited, or there is another reason
+            except OSError as error:  # the process has exited, or its pidfd cannot be opened for another reason
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self.trouble = f"cannot keep arena {arena['uuid'][:8]} for a last dump: {error.strerror}"
 
@@ -152,7 +153,7 @@ class Watch:
         for pid in self._processes.keys() - living:
             os.close(self._processes.pop(pid))
         for pid in living - self._processes.keys():
-            with contextlib.suppress(OSError):  # it has exited, or no descriptors are left: later snapshots find it
+            with contextlib.suppress(OSError):  # exited, or no descriptors are left: later snapshots detect the death
                 self._processes[pid] = os.pidfd_open(pid)
 
     def _dump(self, arena: dict[str, Any], killed: list[dict[str, Any]], now: float) -> str:
@@ -195,7 +196,7 @@ def _named_channels(arena: dict[str, Any]) -> list[tuple[str | int, dict[str, An
 
 
 def _run_crashdump(options: argparse.Namespace) -> int:
-    # It keeps a descriptor of each arena and of each process, without a limit.
+    # The command keeps one descriptor for each arena and each process, so it raises its limit.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     watch, trouble = Watch(options.out, options.names), ""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TextIO
 
 class _Column(NamedTuple):
     is_number: bool = True  #: aligned to the right
-    least: int | None = None  #: width to which it is shortened if the others do not fit
-    turn: int | None = None  #: columns with a turn are left out, in this order, if the others still do not fit
+    least: int | None = None  #: width to which the column is shortened if the others do not fit
+    turn: int | None = None  #: order in which columns are left out if the others still do not fit; None: never
 
 
 _TEXT = _Column(is_number=False)
@@ -32,7 +32,7 @@ Span = tuple[str, str]  #: a text, and its style as rich names it; "" for none
 
 class Table(NamedTuple):
     heads: Sequence[str]
-    rows: Sequence[Sequence[Span]]  #: each has a cell for each column
+    rows: Sequence[Sequence[Span]]  #: each row has one cell per column
 
 
 def has_rich() -> bool:

@@ -29,7 +29,7 @@ _ENDLESS = ("top", "crashdump", "metrics", "load")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    from .. import _core  # not needed by `run`, and neither are the other commands
+    from .. import _core  # imported here, because `run` needs neither this module nor the other commands
 
     parser = argparse.ArgumentParser(
         prog="shmtree",
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     verb = None
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as _early_run left it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # restores the handler that _early_run replaced
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
             sys.stdout.reconfigure(errors="backslashreplace")

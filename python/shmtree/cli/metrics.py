@@ -87,7 +87,7 @@ _ALL = [
 
 
 class _Page:
-    """The samples of one snapshot. It is a registry of prometheus_client, of which only `collect` is used."""
+    """The samples of one snapshot. Stands for a registry of prometheus_client, which calls only `collect`."""
 
     def __init__(self) -> None:
         from prometheus_client.core import Metric

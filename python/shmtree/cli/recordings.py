@@ -104,7 +104,7 @@ def _run_export(options: argparse.Namespace) -> int:
     is_parquet = options.format == "parquet"
     try:
         with progress.Bar("exporting") as bar, replacing(options.out, "wb" if is_parquet else "w") as out:
-            bar.start((1 + is_parquet) * len(messages))  # Parquet counts each when it is read, and when it is written
+            bar.start((1 + is_parquet) * len(messages))  # Parquet: each counts when read and when written
             if is_parquet:
                 _export.to_parquet(messages, out, options.allow_pickle, bar.advance)
             else:

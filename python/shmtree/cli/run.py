@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise OSError("run needs PYTHONPATH and sitecustomize; start Python without -I, -E and -S")
     if options.report:
-        with output_files.replacing(options.report, "w") as out:  # before the program, which may take hours
+        with output_files.replacing(options.report, "w") as out:  # before the program, which may run for hours
             report = _run(command, options.profile)
             out.write(json.dumps(_as_json(report), indent=1) + "\n")
     else:
@@ -66,7 +66,7 @@ def _run(command: list[str], profile: bool) -> _Report:
         remarks = notes.read(Path(directory))
     savings = None
     if profile:
-        start_s = import_s + processes * _start_cost() + time.process_time()  # the last one is of this command
+        start_s = import_s + processes * _start_cost() + time.process_time()  # the last process is this command itself
         savings = results.savings(rows, ended, start_s)
     return _Report(ended, processes, rows, savings, remarks)
 
@@ -74,7 +74,7 @@ def _run(command: list[str], profile: bool) -> _Report:
 def _start_cost() -> float:
     """Returns the CPU time of a process for its first message and its exit, in addition to that of a standard queue.
 
-    Returns 0 if such a process fails here.
+    Returns 0 if that process fails on this machine.
     """
     program = [sys.executable, "-c", "import multiprocessing as mp; queue = mp.Queue(); queue.put(0); queue.get()"]
     silent = {"setpgroup": 0, "file_actions": [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]}
@@ -113,7 +113,7 @@ def _print(report: _Report) -> None:
 
 
 def _cells(row: results.Row) -> list[str]:
-    via = printable(os.sep.join(row.via.split(os.sep)[-2:])) or "-"  # the end of a library's path
+    via = printable(os.sep.join(row.via.split(os.sep)[-2:])) or "-"  # shows only the end of a library's path
     places = [row.kind, _short(row.place), via]
     numbers = [str(row.objects), str(row.messages), size(row.bytes)]
     times = (row.put_s, row.get_s, row.blocked_s, row.cpu_s, row.pickle_s)

@@ -125,7 +125,7 @@ def _add_channel(found: dict[tuple[int, int], _Process], arena: dict[str, Any], 
 
 
 def _processes_of(snapshot: dict[str, Any]) -> list[_Process]:
-    found: dict[tuple[int, int], _Process] = {}  # by pid, and by the pid in its own namespace if it is not visible
+    found: dict[tuple[int, int], _Process] = {}  # by pid, or pid in its own namespace if not visible
     for arena in snapshot["arenas"]:
         for opener in arena["openers"]:
             if not opener["read_only"]:
@@ -155,7 +155,7 @@ def _killed(snapshot: dict[str, Any]) -> Iterator[str]:
 
 
 def _sentences(snapshot: dict[str, Any]) -> list[Span]:
-    """Returns the limiting stage of each program, and what could not be read."""
+    """Returns sentences about the limiting stage of each program, and about objects that could not be read."""
     style = "bold yellow" if snapshot["bottlenecks"] else ""
     return [
         *((each, style) for each in tables.limiting_lines(snapshot)[:_MAX_LIMITS]),

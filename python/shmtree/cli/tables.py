@@ -9,7 +9,7 @@ from typing import Any
 from .._ipc.observer import users
 from .drawing import Table, printable, show, size
 
-_SHOWN = 4  # objects of a list that are named
+_SHOWN = 4  # maximum number of objects of a list that are named
 
 
 def pid_list(pids: Iterable[int]) -> str:
@@ -96,7 +96,7 @@ def _named(objects: list[dict[str, Any]], kind: str) -> list[list[str]]:
 
 
 def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str) -> str:
-    """Returns the words that follow process ids when only some of the processes do something."""
+    """Returns the words that follow process ids if only some of these processes have used the end."""
     if not some:
         return ""
     does = one_does if len(some) == 1 else they_do
@@ -136,7 +136,7 @@ def participant(one: dict[str, Any]) -> str:
 
 
 def wait_words(wait: dict[str, Any]) -> str:
-    """Describes what a thread sleeps for."""
+    """Returns a description of the event for which a thread sleeps."""
     if wait["what"] == "lock":
         owner = "a process that has exited" if wait["lock_owner"] is None else pid_list([wait["lock_owner"]])
         return f"has waited {wait['seconds']:.1f} s for a lock held by {owner}"

@@ -45,7 +45,7 @@ class Times(NamedTuple):
 
 
 class Traced(Watched):
-    """Base of what reads the times of one channel."""
+    """Base of the classes that read the times of one channel."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -78,7 +78,7 @@ class _Tap(Traced):
         return gone, stats["put"] - gone
 
     def look(self) -> bool:
-        if self.older[-1][1]:  # messages that were put before the tap was opened have no times, and precede the others
+        if self.older[-1][1]:  # messages from before the tap have no times, and precede all others
             left = max(self.older[0][1] - (self._counts()[0] - self._gone), 0)
             if left < self.older[-1][1]:
                 self.older.append((time.monotonic_ns(), left))
@@ -120,7 +120,8 @@ class _Counter(Traced):
 
 
 def _newest(begin: int, end: int) -> range:
-    """Returns the tickets in between, but no more than a trace has. A damaged count may be of any size."""
+    """Returns the tickets in between, but at most as many as a trace may have, because a damaged count may have any
+    size."""
     return range(max(begin, end - _MAX_MESSAGES), end)
 
 
@@ -214,7 +215,7 @@ def _rows(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int
 
 def _row_events(pid: int, thread: int, slices: list[_Slice]) -> Iterator[dict[str, Any]]:
     slices.sort(key=lambda each: each[0])
-    # Several messages of one call have the same time.
+    # All messages of one call have the same time.
     begins = list(itertools.accumulate((each[0] for each in slices), lambda last, ns: max(ns, last + 1)))
     for (_, what, channel, ticket, flow), begin, following in zip(slices, begins, [*begins[1:], math.inf], strict=True):
         where = {"cat": "shmtree", "pid": pid, "tid": thread, "ts": _microseconds(begin)}

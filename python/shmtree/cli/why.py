@@ -14,7 +14,7 @@ from .._ipc.observer import Observer, is_of, objects, seen, users
 from . import drawing, tables
 from .arguments import add_json, add_verb
 
-BETWEEN_SNAPSHOTS = 0.3  # seconds: a wait that is in both snapshots is not about to end
+BETWEEN_SNAPSHOTS = 0.3  # seconds between the snapshots; a wait that is in both is not about to end
 _CLOCK_S = 0.02  # tolerance between the clocks of waits and snapshots
 MAX_STACKS = 16
 STACK_SECONDS = 10.0
@@ -43,7 +43,7 @@ def _awaited_side(wait: dict[str, Any]) -> str:
 def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     """Returns the processes of which any one could end the wait.
 
-    For an end, these are its users, or the processes that have it if it has no users.
+    For an end, these are the processes that have used it; if there are none, the processes that have it.
     """
     if wait["what"] == "lock":
         return [] if wait["lock_owner"] is None else [wait["lock_owner"]]
@@ -51,7 +51,7 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     for channel in arena["channels"]:
         if channel["block"] == wait["block"] and not channel["refused"]:
             side = _awaited_side(wait)
-            arriving = [0] if channel[f"{side}s_in_transit"] else []  # in transit to an unknown process
+            arriving = [0] if channel[f"{side}s_in_transit"] else []  # the end is in transit to an unknown process
             return [*holders, *(users(channel, side) or channel[f"{side}_pids"]), *arriving]
     for observed in (*arena["latests"], *arena["broadcasts"]):
         if observed["block"] == wait["block"] and not observed["refused"]:
@@ -163,7 +163,7 @@ def _locks(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _chosen(waits: list[Wait], snapshot: dict[str, Any], what: str) -> list[Wait]:
-    """Returns the waits of a process or at a named object, and those that they depend on."""
+    """Returns the waits of a process or at a named object, and all waits on which these depend."""
     start = {wait["pid"] for wait in waits if str(wait["pid"]) == what}
     for arena in snapshot["arenas"]:
         is_arena = what in arena["names"] or (not what.isdecimal() and arena["uuid"].startswith(what))

@@ -256,7 +256,8 @@ def driver() -> Driver:
 
 
 def is_in_use() -> bool:
-    """Returns True if this process itself, not its parent, has loaded the driver."""
+    """Returns True if this process itself has loaded the driver; a driver that a forked child inherits does not
+    count."""
     return _driver is not None and _driver[0] == os.getpid()
 
 

@@ -56,12 +56,13 @@ class Pool:
     def _take(self, driver: Driver, device: int) -> Event | None:
         """Returns the event that was freed last, or None if its last record has not completed yet.
 
-        When a completed event is recorded again, no stream can pass too early: the work that it waits for is done.
+        Recording a completed event again is safe. A stream that still waits for its last record does not pass too
+        early, because the work before that record is done.
         """
         free = self._free.get(device)
         try:
             event = free.pop() if free else None
-        except IndexError:  # another thread took it
+        except IndexError:  # another thread has taken the event
             return None
         if event is None:
             return None
@@ -69,7 +70,7 @@ class Pool:
             if driver.has_passed(event.number):
                 return event
         except DeviceError:
-            return None  # for example an event that a captured graph contains: it is never used again
+            return None  # for example, because a captured graph contains the event; it is never used again
         self._free[device].appendleft(event)
         return None
 

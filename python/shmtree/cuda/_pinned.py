@@ -38,7 +38,7 @@ class _Pinned:
         if known >= nbytes:
             return
         with contextlib.suppress(DeviceError), self.driver.on(self.device):
-            if known:  # the block has grown; a copy across the end of the registered part would fail
+            if known:  # the block has grown, and a copy across the end of the registered part would fail
                 del self.blocks[address]
                 self.driver.unregister_host(address)
             self.driver.register_host(address, nbytes)
@@ -115,7 +115,7 @@ def keep(event: Any, item: Any) -> None:
 def settle() -> int:
     """Drops the items that the device has read. Returns the number of copies in progress."""
     for one in list(_copies):
-        if one.event.query():  # until then it stays, so that an unpin in another thread waits for it
+        if one.event.query():  # the item stays in the list until then, so that an unpin in another thread waits for it
             _copies.discard(one)
     return len(_copies)
 

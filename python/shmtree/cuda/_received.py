@@ -60,11 +60,11 @@ _departed: deque[_Departure] = deque()
 _alive: weakref.WeakSet[Memory] = weakref.WeakSet()
 _free_events = _events.Pool(is_shared=False)
 _senders_events = _events.Opened()
-_lock = threading.Lock()  # a destructor may run while it is held, so settle() only tries to lock
+_lock = threading.Lock()  # a destructor may run while this thread holds the lock, so settle() only tries to lock
 
 
 def find_own(uuid: bytes, block: int) -> Any:
-    """Returns what this process has lent with that token. `_sent` replaces this function by its own."""
+    """Returns the memory that this process has lent with that token. `_sent` replaces this function."""
 
 
 def has_opened(device: int, base: int) -> bool:
@@ -119,7 +119,8 @@ class _Departure:
         self._lease = lease
         self.stream: tuple[int, int] | None = None  # device and stream of the event, if one is recorded
         self._event: _events.Event | None = None
-        with contextlib.suppress(DeviceError):  # a stream under capture takes no event: a later check tries again
+        # No event can be recorded in a stream under capture, so a later check tries again.
+        with contextlib.suppress(DeviceError):
             self._record()
 
     def _record(self) -> _events.Event:
@@ -136,7 +137,8 @@ class _Departure:
             with self._driver.on(self._allocation.device):
                 return self._driver.has_passed(event.number)
         except DeviceError:
-            self._event = self.stream = None  # a graph may have captured it: the next check records another one
+            # A graph may have captured the event, so the next check records another one.
+            self._event = self.stream = None
             return False
 
     def wait(self) -> None:
@@ -257,7 +259,7 @@ def _open(arena: _core.Arena, sender: _Sender, location: _Location, is_array: bo
     except DeviceError:
         _check_alive(arena, sender)
         raise
-    _check_alive(arena, sender)  # it may have died between the first check and the opening
+    _check_alive(arena, sender)  # the sender may have died between the first check and the opening
     return memory
 
 

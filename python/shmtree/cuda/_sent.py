@@ -1,9 +1,9 @@
 """Device memory that is in transit to other processes, or that they have not released yet.
 
-None of it is copied. A message says where the memory is, and refers to a *token*: a small block of the channel's arena.
-A receiver pins the token while it uses the memory, so the arena knows the users, even if they are killed. This process
-keeps the memory, with an event that receivers wait for on the device, until no other process pins the token. It checks
-tokens at every later put, and at its exit.
+The memory is not copied. A message contains the location of the memory, and refers to a *token*: a small block of the
+channel's arena. A receiver pins the token while it uses the memory, so the arena knows the users, even if they are
+killed. This process keeps the memory, with an event that receivers wait for on the device, until no other process pins
+the token. It checks tokens at every later put, and at its exit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ exit_timeout = 30.0
 _TOKEN_BYTES = 64
 _INVALID_VALUE = 1
 _MAX_HANDLES = 1024  # maximum number of cached handles of exported allocations
-_CHECKS = 4  # tokens to check for every one that is sent
+_CHECKS = 4  # number of tokens to check for each token that is sent
 _STEP_S = 0.005
 
 
@@ -61,7 +61,7 @@ class Lent:
         return self._token() is not None or self._arena.is_shared(self._block)
 
     def has_others(self) -> bool:
-        """Returns True if another process is attached, which could release the memory."""
+        """Returns True if another process is attached that could release the memory."""
         return self._arena.stats()["participants"] > 1
 
     def forget(self) -> None:
@@ -113,7 +113,7 @@ def source_of_storage(owner: Any, stream: int, requires_grad: bool, is_parameter
 
 def _source_of_array(array: Any) -> Source | None:
     if type(array).__module__.startswith("jax"):
-        return None  # JAX's arrays have to arrive as JAX's, which pickle does
+        return None  # arrays of JAX go through pickle, so that they arrive as arrays of JAX
     try:
         known = array.__cuda_array_interface__
     except AttributeError:
@@ -177,7 +177,8 @@ def _handle_of(driver: _driver.Driver, base: int) -> bytes:
 
 
 def own(uuid: bytes, block: int) -> Lent | None:
-    """Returns what this process has lent with that token, for a message that arrives in the process that sent it."""
+    """Returns the memory that this process has lent with that token. Used if a message arrives in the process that sent
+    it."""
     with _lock:
         return _lent.get((uuid, block))
 
@@ -204,7 +205,7 @@ def look(most: int | None = None) -> int:
             else:
                 del _lent[key]
                 released.append(lent)
-    for lent in released:  # without the lock, since it drops the owners
+    for lent in released:  # called without the lock, since this drops the owners
         lent.forget()
     return len(_lent)
 
