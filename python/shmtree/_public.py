@@ -42,7 +42,7 @@ def claim_names(namespace: dict[str, Any], modules: Iterable[str] = ()) -> Calla
 
 
 def made_by(*functions: str) -> Callable[[_C], _C]:
-    """Makes a class refuse calls: its objects come from these functions, and it has no constructor to show.
+    """Makes a class raise TypeError when it is called, because its objects are made by the named functions.
 
     The error names the functions. The package makes the objects with a class method of the class. Pickles, copies and
     frames work as before: they call `__new__` without arguments, or with the items of a tuple, and not `__init__`.

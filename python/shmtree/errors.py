@@ -59,8 +59,8 @@ class Error(Exception):
 class ChannelClosed(Error, EOFError, ValueError, BrokenPipeError):
     """This end was closed in this process, or the stream has ended and every message of it was delivered.
 
-    It is also an ``EOFError``, a ``ValueError`` and a ``BrokenPipeError``, because the standard library's pipes and
-    queues raise those in these cases.
+    It is also an ``EOFError``, a ``ValueError`` and a ``BrokenPipeError``, because these are the errors that the
+    standard library's pipes and queues raise after a close.
     """
 
 
@@ -104,15 +104,15 @@ class WorkerFailed(PeerDied):
 
     Attributes:
         pids: Process ids of all peers that failed or were killed.
-        exit_code: Exit code of the first of them that has one; ``None``: each one that failed closed its sender
-            after an exception, and may still run.
+        exit_code: The first known exit code of the failed peers. ``None`` if each of them closed its sender after an
+        exception, and may still run.
     """
 
     exit_code: int | None = None
 
 
 class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
-    """The other side of a `Pipe` is gone, and a process of it was killed or failed.
+    """All processes at the other side of a `Pipe` have exited, and one of them was killed or failed.
 
     It is also the ``EOFError`` of `recv` and the ``BrokenPipeError`` of `send`, and a `WorkerFailed` if a process
     failed.
@@ -124,7 +124,8 @@ class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
 
     @staticmethod
     def _of(error: PeerDied, text: str | None = None) -> ConnectionLost:
-        """Returns the error of a connection for that of one of its channels, with another text if one is given."""
+        """Converts an error of a channel to that of the connection that contains it. Replaces the text if one is
+        passed."""
         args = error.args if text is None else (text,)
         if not isinstance(error, WorkerFailed):
             return ConnectionLost(*args, pids=error.pids)
@@ -170,7 +171,8 @@ class RemoteError(Error):
 
 
 class CorruptMessage(Error, ValueError):
-    """The message has bytes that no sender of this version writes. It is consumed, and the channel stays usable.
+    """The bytes of the message are not those that a sender of this version writes. The message is consumed, and the
+    channel stays usable.
 
     Attributes:
         ticket: Number that ``put`` gave the message, or ``None`` outside of a channel.
@@ -242,9 +244,9 @@ class DeviceError(Error, RuntimeError):
 class UnusedEndWarning(RuntimeWarning):
     """A call has waited for 10 s for an end that the processes with that end have never used.
 
-    An example is a process that only starts the others and does not close the ends that it gave away. Another one is an
-    end that was sent and never loaded. The stream does not end as long as that process lives. The text names it. No
-    warning is issued while a process that was given the end is attached to it.
+    An example is a process that only starts others, and does not close the ends that it passed to them. Another example
+    is an end that was sent and never loaded. The stream does not end before that process closes its end or exits. The
+    text names the process. No warning is issued while a process that was given the end is attached to it.
     """
 
 

@@ -51,7 +51,7 @@ check_constructor(_Standard, _MODULE, "gymnasium", _version)
 class AsyncVectorEnv(_Standard):
     """`gymnasium.vector.AsyncVectorEnv`, with commands and results in shared memory.
 
-    With `workers`, the call makes a `PooledVectorEnv`, which see: fewer processes, several environments in each.
+    With `workers`, the call makes a `PooledVectorEnv`: fewer processes, with several environments in each.
 
     With ``shared_memory=False``, large observations are not pickled: they are copied into shared memory once, and into
     the batch once. The same holds for arrays in infos and in results of `call`, which arrive as views.
@@ -91,7 +91,7 @@ class PooledVectorEnv(AsyncVectorEnv):
     Args:
         env_fns: Functions that make the environments.
         copy: As in Gymnasium. If False, `reset` and `step` return observations as views of the shared batch. `step`
-            alternates between two halves of it, so its views are overwritten by the next but one `step`, and by
+            alternates between two halves of it, so its views are overwritten by the second `step` after it, and by
             `reset` and `send`.
         workers: Number of processes, at most one for each environment.
         batch_size: Default number of environments for `recv`. None: all that were sent an action.

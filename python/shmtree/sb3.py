@@ -46,7 +46,7 @@ check_constructor(_Standard, _MODULE, "stable-baselines3", _version)
 class SubprocVecEnv(_Standard):
     """`stable_baselines3.common.vec_env.SubprocVecEnv`, with commands and results in shared memory.
 
-    With `workers`, the call makes a `PooledVecEnv`, which see: fewer processes, several environments in each.
+    With `workers`, the call makes a `PooledVecEnv`: fewer processes, with several environments in each.
 
     Large observations are not pickled: they are copied into shared memory once, and into the batch once. The same holds
     for arrays in infos and in results of `env_method`, which arrive as views.

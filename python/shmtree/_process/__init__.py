@@ -1,1 +1,2 @@
-"""State of this process: its default arena, names, handles for other processes, forks, and its exit."""
+"""State of this process: its default arena, its names, handles for other processes, and what happens at a fork and at
+exit."""

@@ -13,7 +13,7 @@ from ..errors import ChannelClosed
 
 
 class HasChannel(Protocol):
-    """The part of a queue that this module needs; queues are built on top of it."""
+    """The part of a queue's interface that this module needs. Queues are built on top of this module."""
 
     @property
     def _channel(self) -> _core.Channel: ...
@@ -42,8 +42,8 @@ def note_given(queue: HasChannel) -> None:
 def home_arena() -> _core.Arena | None:
     """Returns the arena in which a worker should make the data that it will send.
 
-    That is the arena of the queue that it was given last. A forked child is given none; it uses the arena in which its
-    parent makes channels. Returns None if there is neither.
+    That is the arena of the last queue that another process passed to this one. A forked child uses the arena in which
+    its parent makes channels, since no queue is passed to it. Returns None if there is no such arena.
     """
     if _given is not None and (queue := _given()) is not None:
         with contextlib.suppress(ChannelClosed):

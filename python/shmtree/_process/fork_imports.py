@@ -27,12 +27,12 @@ def _after_fork() -> None:
         lock = reference()
         if lock is None:
             continue
-        if lock.owner == me:  # the forking thread imports this module, and continues to do so in the child
-            lock.lock = threading.RLock()  # another thread, which the child lacks, may have held it
+        if lock.owner == me:  # the forking thread was importing this module, and continues the import in the child
+            lock.lock = threading.RLock()  # another thread, which does not exist in the child, may have held this lock
             continue
         if lock.owner is not None:
             _end_import(name)
-        _locks.pop(name, None)  # the next import makes a new one
+        _locks.pop(name, None)  # the next import makes a new lock
 
 
 def _end_import(name: str) -> None:
@@ -42,7 +42,7 @@ def _end_import(name: str) -> None:
         return
     contents = ModuleType.__getattribute__(module, "__dict__")  # a plain access makes a lazy module load itself
     if getattr(contents.get("__spec__"), "_initializing", False):
-        # Its submodules go with it: an import that finds them does not make them attributes of the new package.
+        # Also removes its submodules. An import that found them would not make them attributes of the new package.
         for each in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
             del sys.modules[each]
         return

@@ -48,10 +48,10 @@ def open_channel(
 ) -> Iterator[tuple[_core.Channel, _core.Name | None]]:
     """Opens the channel of a handle.
 
-    The end stays in transit until the context exits, in which the caller makes the end.
+    The caller makes the end inside the context. The end stays in transit until the context exits.
 
     Raises:
-        ChannelClosed: The handle is so late that the other processes consider the stream ended.
+        ChannelClosed: The stream has ended before the handle was opened.
     """
     arena, block, transfer, giver_pid, name = spawn.adopt(handle, inheritance)
     channel = _core.Channel.open(arena, block)
@@ -83,7 +83,7 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: spawn.Inheri
 def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None) -> bytes:
     """Returns a handle of an arena, or of a block in it that this process holds, for a running process.
 
-    It is in transit from now on.
+    The arena or block is in transit from now on.
     """
     return _core.make_handle(arena, block, _core.begin_transfer(arena, block, name), _path_of(name))
 

@@ -37,7 +37,7 @@ def before_end(function: Callable[[], None]) -> None:
 def wait_at_end(function: Callable[[], None]) -> None:
     """Registers a function to call last, after multiprocessing's children have exited.
 
-    It may wait for blocks that they had pinned.
+    The function may wait for other processes to release blocks.
     """
     _waits.append(function)
 
@@ -69,7 +69,7 @@ def failure_of(error: object) -> int | None:
 
 
 def _watch_target(_: object = None) -> None:
-    """Notes how the target of this child ends. Called before it runs."""
+    """Wraps the target of this child, so that its failure is recorded. Called before the target runs."""
     process: Any = multiprocessing.process.current_process()
     process.run = functools.partial(_run, process.run)
 
@@ -85,7 +85,7 @@ def _run(target: Callable[[], None]) -> None:
 def watch_targets() -> None:
     """Makes children of multiprocessing report the failure of their target to their peers.
 
-    Call it after other hooks for forks are registered, since those see the process without this change.
+    Call it after all other fork hooks are registered, since those expect the process without this change.
     """
     multiprocessing.util.register_after_fork(_anchor, _watch_target)
     # A process that spawn starts runs no hooks. It imports the program while this attribute is set.
@@ -98,10 +98,10 @@ def _error_of_program() -> BaseException | None:
     error = getattr(sys, "last_exc", getattr(sys, "last_value", None))
     if not isinstance(error, BaseException) or error.__traceback__ is None or hasattr(sys, "ps1"):
         return None
-    import opcode  # few programs get here
+    import opcode  # imported here, because few programs need it
 
-    # Event loops print the exceptions of callbacks in the same way, and then continue. So may the program. Then it ends
-    # at another instruction than that of the traceback, unless it raises the exception again.
+    # Event loops also print the exceptions of callbacks in this way, and then continue. If the main program has
+    # continued, it is no longer at the instruction of the traceback, unless it has raised the exception again.
     frame = error.__traceback__.tb_frame
     module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
     is_program = (module, function) in (("__main__", "<module>"), ("runpy", "_run_module_as_main"))

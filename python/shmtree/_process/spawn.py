@@ -1,7 +1,7 @@
-"""Inheritance of a process that is being started with spawn or forkserver: descriptors, slots, shares of names.
+"""Passes descriptors, slots and shares of names to a process that is being started with spawn or forkserver.
 
-The slot makes the child a participant from the moment its arguments are pickled. The slot lives as long as its lock
-file is open in any process. Therefore this process closes its copy of the lock as soon as the child has started.
+The slot makes the child a participant from the moment its arguments are pickled. The slot counts as alive while any
+process has its lock file open. Therefore this process closes its copy of the lock as soon as the child has started.
 Otherwise, no process would notice the death of a child that has not yet taken its slot over. A share of a name is kept
 in the same way.
 """
@@ -58,14 +58,15 @@ class Passenger:
 # Prevents a fork between the creation of a lock and its registration here. Recursive, because a signal handler may fork
 # meanwhile.
 _no_fork = threading.RLock()
-_launches: dict[int, tuple[weakref.ref[Any], int, dict[bytes, Passenger]]] = {}  # with the thread that starts it
+# The processes that are being started, each with the thread that starts it.
+_launches: dict[int, tuple[weakref.ref[Any], int, dict[bytes, Passenger]]] = {}
 _adopted: set[tuple[int, ...]] = set()
 
 
 def passenger(popen: Any, arena: _core.Arena) -> Passenger:
     """Returns the slot in `arena` of the process that is being started.
 
-    It has one per arena, however many ends it gets.
+    The process has one slot per arena, however many ends are passed to it.
     """
     sweep()
     key = id(popen)
@@ -99,7 +100,7 @@ def sweep() -> None:
 def _is_at_work(thread: int, popen: Any) -> bool:
     """Returns True if that thread is starting a process.
 
-    If not, this start failed, although an exception may still refer to its Popen.
+    If it returns False, the start has failed, although an exception may still refer to its Popen.
     """
     functions = [getattr(cls, name, None) for cls in type(popen).__mro__ for name in ("__init__", "_launch")]
     starting = {getattr(each, "__code__", None) for each in functions}
@@ -127,7 +128,7 @@ def after_fork() -> None:
 
 
 class Adopted(NamedTuple):
-    """The opened handle, in the process that it was made for."""
+    """The opened handle, in the process for which it was made."""
 
     arena: _core.Arena
     block: int

@@ -25,7 +25,7 @@ def command_of(words: Sequence[str]) -> list[str]:
             raise ValueError(f"{words[0]} is an option of Python, and {program} is not a Python program")
         if not is_python:
             return words
-    # multiprocessing uses the same private function. It knows all options.
+    # This private function returns all options of the interpreter, and multiprocessing uses it for the same purpose.
     return [sys.executable, *subprocess._args_from_interpreter_flags(), *words]  # type: ignore[attr-defined]
 
 
@@ -65,6 +65,6 @@ def _interpreter(path: str) -> str:
     try:
         with open(path, "rb") as file:
             head = file.readline(4096)
-    except OSError:  # starting it reports the reason
+    except OSError:  # the start of the program will report the reason
         return ""
     return "a binary" if head.startswith(b"\x7fELF") else os.fsdecode(head[2:].strip()) if head[:2] == b"#!" else ""

@@ -1,4 +1,4 @@
-"""What a process of `shmtree run` counts: a file of rows, one for each place that creates queues or pipes.
+"""The counters of a process of `shmtree run`: a file with one row for each place that creates queues or pipes.
 
 Each process maps a file of its own, and adds to it in place. So the figures of a killed process stay in its file, and
 no process waits for another. A forked process gets a new file with the same rows, so that objects keep their row.
@@ -28,7 +28,7 @@ OBJECTS, SHARED_TENSORS = 10, 11
 TRIALS, PICKLE_NS, STANDARD_NS, OURS_NS = 12, 13, 14, 15
 #: CPU time of the threads that send the messages of standard queues, in a run with `--profile`.
 FEED_NS = 16
-#: Only in the first row: CPU time of the import of shmtree.
+#: CPU time of the import of shmtree. Used only in the first row.
 IMPORT_NS = 17
 
 #: Bytes of a message that a pipe holds.
@@ -41,7 +41,7 @@ _SIZE = _ROWS * _ROW_CELLS * 8
 _REST = "other\t\t"  # key of the places for which there is no row left
 
 _directory: str | None = getattr(sys, "_shmtree_run", {}).get("directory")
-#: The first row is of objects that are no part of the program's data, and of those without a key.
+#: The first row is for objects without a key, and for objects that do not pass data of the program.
 HIDDEN = "\t\t"
 _offsets: dict[str, int] = {HIDDEN: 0}
 _lock = threading.Lock()
@@ -51,7 +51,8 @@ cells: memoryview = memoryview(_mapped).cast("q")
 
 
 def _map_new_file() -> None:
-    """Maps a new file with the rows that this process knows. Without space for a file, counts in vain."""
+    """Maps a new file with the rows that this process knows. If there is no space for a file, the counts are
+    discarded."""
     global _lock, _mapped, cells
     _lock = threading.Lock()
     _mapped = mmap.mmap(-1, _SIZE)
@@ -59,7 +60,7 @@ def _map_new_file() -> None:
         path = os.path.join(_directory or "", f"{os.getpid()}-{time.time_ns()}.counters")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, _SIZE)  # a full file system must not become a SIGBUS
+            os.posix_fallocate(descriptor, 0, _SIZE)  # now, because a full file system would later raise SIGBUS
             _mapped = mmap.mmap(descriptor, _SIZE)
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Methods that count their calls in the counters of their object, in the row that its attribute `_row` names.
+"""Methods that count their calls in the row of the counters that the object's attribute `_row` selects.
 
 Each call adds its time to the counters. Some calls are sampled: they also measure CPU time and the size of the message,
 which takes longer. `results` estimates the totals from the samples.
@@ -16,7 +16,7 @@ from .counters import CPU_NS, GETS, NS, POLL_NS, PUT_BYTES, PUTS, SAMPLES, SHARE
 from .sizes import size_of
 
 _ALL_SAMPLED = 16
-_PERIOD = 31  # a prime, so that it is no multiple of a period of the program
+_PERIOD = 31  # a prime, so that the samples do not coincide with a period of the program
 
 #: Functions of `--profile`, which are called with the row, object and size of each sampled message after it was sent.
 on_sample: list[Callable[[int, object, int], None]] = []

@@ -1,4 +1,4 @@
-"""The queue of calls of a `ProcessPoolExecutor`, in place of its own class."""
+"""The queue of calls of a `ProcessPoolExecutor`. Replaces the executor's own class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _standard: Any = getattr(_process._SafeQueue, "standard", _process._SafeQueue)
 class SafeQueue(Queue):
     """Passes errors of `put` to the future of the call.
 
-    The standard class does so in the thread that pickles. Here, `put` raises them in the executor's own thread.
+    In the standard class, the thread that pickles does so. Here, `put` raises the errors in the executor's own thread.
     """
 
     def __init__(self, max_size: int = 0, *, ctx: object = None, **attributes: Any) -> None:

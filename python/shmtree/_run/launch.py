@@ -28,7 +28,7 @@ class Ended(NamedTuple):
 
     exit_code: int  #: as `subprocess.Popen.returncode`: negative for a signal
     seconds: float
-    cpu_seconds: float  #: of the program and of those of its children that it waited for
+    cpu_seconds: float  #: CPU time of the program, and of the children for which it waited
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def _remove_stale(parent: str) -> None:
 def _new_directory(parent: str, settings: str) -> tuple[str, int]:
     """Makes a directory with the settings, and returns its path and the descriptor that locks it."""
     while (lock := _lock(path := tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))) is None:
-        pass  # another run has taken it for a stale one
+        pass  # another run has removed the directory as stale
     try:
         Path(path, "settings").write_text(settings)
     except OSError:
@@ -100,7 +100,7 @@ def run(command: list[str], directory_path: str | None, **options: Any) -> Ended
     began = time.monotonic()
     try:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise there is no status to wait for
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise the kernel keeps no exit status
         pid = os.posix_spawn(command[0], command, environment, setsigmask=mask, **options)
         status, usage = _wait_for(pid)
     finally:

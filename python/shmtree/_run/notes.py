@@ -1,4 +1,5 @@
-"""Notes of what `shmtree run` did not replace, and why. All processes append them to one file, one per line."""
+"""Notes about objects that `shmtree run` did not replace, with the reason. All processes append to one file, one note
+per line."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ _reduce: Any = vars(_connections)["reduce_connection"]
 def _try(row: int, obj: object, size: int) -> None:
     """Sends a sampled message to this thread twice: as the standard library does, and with shmtree.
 
-    Tries only the first, second, fourth, ... sample. The difference in CPU time is what shmtree saves. It includes
-    neither the wake-up of a receiver, which both need, nor the threads of standard queues.
+    Tries only the first, second, fourth, ... sample. The difference in CPU time is what shmtree saves. The difference
+    includes neither the wake-up of a receiver, which both need, nor the threads of standard queues.
     """
     cells = counters.cells
     number = cells[row + PUTS + SAMPLES]
@@ -53,7 +53,7 @@ def _try(row: int, obj: object, size: int) -> None:
         stack.callback(sender.close)
         stack.callback(receiver.close)
         files = [stack.enter_context(open(end, mode, buffering=0)) for end, mode in zip(os.pipe(), ("rb", "wb"))]
-        os.set_blocking(files[1].fileno(), False)  # a pipe may hold less than a chunk
+        os.set_blocking(files[1].fileno(), False)  # the capacity of a pipe may be less than a chunk
         pickle_ns = _cpu_ns(repeats, lambda: _Pickler.loads(_Pickler.dumps(obj)))
         standard_ns = _cpu_ns(repeats, lambda: _Pickler.loads(_through_pipe(_Pickler.dumps(obj), *files)))
         ours_ns = _cpu_ns(repeats, lambda: (sender.put(obj, timeout=0), receiver.get(timeout=0)))

@@ -14,7 +14,7 @@ from .sites import here
 
 
 class _Counting(_queue.BaseQueue[Any]):
-    """What the three classes have in common. They claim to be instances of the standard classes."""
+    """Common base of the three classes of queues. They claim to be instances of the standard classes."""
 
     _standard: type
     _key = ""
@@ -64,7 +64,8 @@ class SimpleQueue(_Counting, _queue.SimpleQueue[Any]):
 
 
 def make_queue(standard: Any, context: object, maxsize: int | None = None) -> Any:
-    """Returns a queue for a method of a context, or the one of the method if shmtree cannot make it here."""
+    """Returns a queue for a method of a context. Returns the standard queue of the method if shmtree cannot make one
+    here."""
     arguments = () if maxsize is None else (maxsize,)
     kind = standard.__name__
     try:

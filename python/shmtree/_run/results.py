@@ -30,7 +30,7 @@ class Row(NamedTuple):
     bytes: int  #: estimated from samples
     put_s: float  #: including waits
     get_s: float  #: including waits, and those of `poll`
-    blocked_s: float  #: in which the threads in these calls did not run
+    blocked_s: float  #: time in which the threads in these calls did not run
     cpu_s: float  #: estimated from samples
     pickle_s: float  #: CPU time of pickling and unpickling, estimated by `--profile`
     saved_cpu_s: float | None  #: CPU time that shmtree would save with the messages; negative: cost. None: unknown
@@ -55,7 +55,7 @@ def rows(processes: Iterable[dict[str, list[int]]]) -> list[Row]:
 
 def _row(key: str, processes: list[list[int]]) -> Row:
     cells = [sum(column) for column in zip(*processes)]
-    # The first call is slow and always sampled, so the estimate for few calls may exceed the time of all of them.
+    # The first call is slow and always sampled, so for few calls the estimate may exceed their total time.
     calls_cpu_ns = sum(
         min(_scaled(each, first, c.CPU_NS), each[first + c.NS]) for each in processes for first in (c.PUTS, c.GETS)
     )

@@ -17,7 +17,7 @@ from .counters import HIDDEN
 
 _SHMTREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
-#: Parts of the path of files that pass a call on.
+#: Parts of paths by which files are recognised that only pass a call on.
 _PASSING = (
     _SHMTREE,
     os.path.join(_STDLIB, "multiprocessing", "context.py"),

@@ -49,8 +49,8 @@ def _mark(device: Any) -> Any:
 def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
     """Returns the same pytree with its tensors, and its numeric arrays as tensors, on `device`.
 
-    It copies inside dicts, lists, tuples, deques and dataclasses. All tensors are copies, also on the CPU, so that the
-    result pins nothing of a received item.
+    It copies tensors inside dicts, lists, tuples, deques and dataclasses. All tensors of the result are copies, also on
+    the CPU, so that the result pins no memory of a received item.
 
     Args:
         item: The pytree.

@@ -33,9 +33,9 @@ def receive_device(flat: Any, may_import: bool) -> Any:
 def device_leaf(obj: Any, home: bytes | None, portable: bool) -> Any:
     """Returns the object to send in place of a sparse tensor, or of a tensor or array on a device.
 
-    `home` is the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `obj`.
-    An example is device memory without a channel, because no arena would keep it. Raises NotPortable for device memory
-    if `portable` is true.
+    `home` is the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `obj`,
+    such as device memory without a channel, since there is no arena to track its users. Raises NotPortable for device
+    memory if `portable` is true.
     """
     if portable and _portable.is_on_device(obj):
         _portable.refuse(obj)

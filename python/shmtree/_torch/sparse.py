@@ -33,7 +33,7 @@ class SparseTensor:
 def leaf_of(tensor: Any) -> SparseTensor | None:
     """Wraps a sparse tensor.
 
-    Returns None for a dense one, or if only pickle can send it (device, hooks, attributes).
+    Returns None for a dense tensor, and for a tensor that only pickle can send (device, hooks, attributes).
     """
     name = str(tensor.layout).removeprefix("torch.")
     is_plain = type(tensor) is sys.modules["torch"].Tensor and tensor.device.type == "cpu"

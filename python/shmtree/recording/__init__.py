@@ -23,7 +23,7 @@ __all__ = ["RecordedMessage", "Recording"]
 class RecordedMessage(NamedTuple):
     """One message of a recording."""
 
-    channel: str  #: name of the channel that it was put into
+    channel: str  #: name of its channel
     #: time of the put, in nanoseconds since the epoch; of a Broadcast or Latest, the time at which it was read
     time_ns: int
     sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel; of a Latest, of its version
@@ -83,15 +83,15 @@ class Recording:
 
     @property
     def missed(self) -> dict[str, int]:
-        """Number of messages of each channel that were put but are not in the recording.
+        """Number of messages of each channel that were put, but are not in the recording.
 
-        It is known only for a recording that ended in order.
+        Known only for a recording that was closed properly.
         """
         return self._file.missed
 
     @property
     def whole(self) -> bool:
-        """True if the recording ended in order, and has not been cut off since."""
+        """True if the recording was closed properly, and has not been cut off since."""
         return self._file.whole
 
     def __len__(self) -> int:

@@ -15,9 +15,9 @@ from ..errors import Error
 from ..recording import RecordedMessage
 
 _LEVELS = 200  # nesting limit of an exported value
-_STORED_BITS = 32  # of a smaller integer in Parquet; BYTE_STREAM_SPLIT makes its zeros cheap
+_STORED_BITS = 32  # type of smaller integers in Parquet; BYTE_STREAM_SPLIT compresses the zero bytes
 _SPLITS_INTEGERS = 17  # first version of pyarrow that has this encoding for integers
-_GROUP_ROWS, _GROUP_BYTES = 1024, 16 << 20  # of a Parquet file that are converted at once
+_GROUP_ROWS, _GROUP_BYTES = 1024, 16 << 20  # bytes of a Parquet file that are converted at once
 
 
 def _array(value: Any) -> np.ndarray[Any, Any] | None:
@@ -36,7 +36,8 @@ def plain(value: Any, leaf: Callable[[Any], Any], levels: int = _LEVELS) -> Any:
 
     `leaf` converts floats, bytes and arrays of numbers.
 
-    Raises ValueError for a value that is nested over more than `levels` levels, so also for one that contains itself.
+    Raises ValueError for a value that is nested over more than `levels` levels. A value that contains itself is refused
+    for that reason.
     """
     if value is None or isinstance(value, bool | int | str):
         return value

@@ -32,7 +32,7 @@ KIND = "kind"  # key in the metadata of a channel: its kind, such as "queue"
 MISSED = "shmtree.missed"  # name of the metadata with the number of messages of each channel that were missed
 
 ALIGNMENT = 64
-_PREFIX = struct.Struct("<BQ")  # of every record: opcode, number of following bytes
+_PREFIX = struct.Struct("<BQ")  # beginning of every record: opcode, number of following bytes
 _MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
 _CHUNK = struct.Struct("<BQQQQIIQ")  # prefix, first time, last time, size, CRC, compression, size; the records follow
 _ENTRY = struct.Struct("<QQ")  # of a message index: time, offset in the chunk
@@ -41,7 +41,7 @@ _FOOTER = struct.Struct("<BQQQI")
 _NO_CRC = 0
 _CHUNK_BYTES = 1 << 20  # a chunk ends with the message that makes it as large as this
 _PRIVATE = 0o600  # mode of a new file
-_MAX_PARTS = 1000  # of one writev; the system's limit is 1,024
+_MAX_PARTS = 1000  # buffers of one writev; the system's limit is 1,024
 _MAX_CHANNELS = 0xFFFF
 
 
@@ -106,9 +106,9 @@ class Writer:
 
     It replaces a file of that name, and keeps its mode; readers of the old file keep it.
 
-    `begin` makes the file, with the channels added so far; else the first message does. A caller that fails before that
-    has replaced nothing. A system error, such as a full disk, is an OSError: what was written before it stays, and can
-    be read. Any number of threads may write, one at a time.
+    `begin` makes the file, with the channels added so far; else the first message does. If the caller fails before
+    that, no file was replaced. A system error, such as a full disk, raises OSError; messages that were written earlier
+    stay readable. Any number of threads may write, one at a time.
     """
 
     def __init__(self, path: whole_files.AnyPath) -> None:
@@ -119,7 +119,7 @@ class Writer:
         self._counts: list[int] = []
         self._records: list[bytes] = []  # records of the channels
         self._missed: dict[str, int] = {}
-        self._chunk: _Chunk | None = None  # the one that grows
+        self._chunk: _Chunk | None = None  # the chunk that grows
         self._times: list[int] = []  # of the first and last messages of the chunks
         self._chunk_indexes: list[bytes] = []
         self._file: CheckedFd | None = None
@@ -137,7 +137,7 @@ class Writer:
                 new.publish()
             finally:
                 self._close_file()
-            self._file = CheckedFd(os.dup(new.fd))  # another file if it was copied into the old one
+            self._file = CheckedFd(os.dup(new.fd))  # of the old file, if publish() has copied the bytes into it
 
     def add_channel(self, name: str, kind: str = "channel") -> int:
         """Returns the number of a channel for `write`. Raises ValueError for more than 65,535 channels."""
@@ -252,7 +252,7 @@ class Writer:
         self._append([summary, footer, MAGIC])
 
     def _append(self, parts: list[Any]) -> None:
-        """Writes all parts. If that fails, cuts off what was written of them."""
+        """Writes all parts. If that fails, truncates the file to its size before."""
         left = [memoryview(part).cast("B") for part in parts if len(part)]
         written = 0
         try:

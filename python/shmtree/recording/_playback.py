@@ -41,7 +41,8 @@ def kind_of(recording: Recording, channel: str | None) -> int:
 
 
 class Player:
-    """Puts messages into a named pair, queue, Broadcast or Latest. If there is none, it makes one of the given kind.
+    """Puts messages into a named pair, queue, Broadcast or Latest. If there is no object of that name, makes one of the
+    given kind.
 
     If it makes a pair or a queue, this process stays attached until the last message was received, so a receiver may
     come at any time. If it makes a Broadcast, it waits for a subscriber before it puts the first message.
@@ -50,7 +51,7 @@ class Player:
     def __init__(self, name: str, kind: int = CHANNEL) -> None:
         self.put = 0  # number of messages put so far
         self._end: Any
-        self._receiver: Any = None  # of a pair or queue that was made here
+        self._receiver: Any = None  # end of a pair or queue that this object made
         self._waits_for_subscriber = False
         try:
             kind, exists = open_name(name).kind, True

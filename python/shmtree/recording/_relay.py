@@ -16,7 +16,7 @@ from ._playback import Player
 from ._tap import Source
 
 _SLICE_S = 0.1  # interval of checks for a stop during waits
-_MAX_HELD = 64  # frames that are held at once
+_MAX_HELD = 64  # maximum number of frames that are held at once
 
 
 class Relay(Source):

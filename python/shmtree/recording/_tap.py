@@ -15,14 +15,14 @@ from ._mcap import Writer
 
 _PAUSE_S = 0.001  # interval of checks that find nothing
 _SUBSCRIBE_S = 2.0  # limit of the wait for memory, or for the lock of a stopped process
-_MAX_HELD, _MAX_BYTES = 64, 1 << 20  # frames that are held at once, and their bytes
+_MAX_HELD, _MAX_BYTES = 64, 1 << 20  # maximum number of frames that are held at once, and of their bytes
 
 
 class Watched:
-    """Base of what observes a channel."""
+    """Base of the classes that observe a channel."""
 
     name: str
-    missed = 0  #: number of messages that were put and that it has not seen
+    missed = 0  #: number of messages that were put and that it has missed
     is_over = False
 
     def look(self) -> bool:
@@ -150,7 +150,8 @@ def open_source(writer: Writer, name: str) -> Source:
 
 
 def watch(channels: Sequence[Watched], should_stop: Callable[[], bool]) -> None:
-    """Looks at the channels until each has ended, or `should_stop` returns True and all earlier messages are read."""
+    """Polls the channels until each has ended, or until `should_stop` returns True and all earlier messages are
+    read."""
     stopped = False
     while not all(each.is_over for each in channels):
         if not stopped and should_stop():

@@ -52,7 +52,7 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
         return stacked
     arena = arenas.home_arena()
     if arena is None or nbytes < _MIN_BYTES:
-        return torch.stack(tensors, 0)  # not in a segment of its own, as torch does
+        return torch.stack(tensors, 0)  # torch would make a separate segment for it
     shape = (len(tensors), *first.shape)
     out: torch.Tensor = arrays.new_array(arena, shape, first.dtype, "C", False, gift=True)
     return torch.stack(tensors, 0, out=out)

@@ -43,7 +43,7 @@ class SharedTensor(torch.Tensor):
     def detach(self) -> Any:
         """Returns a tensor on the same memory without gradients.
 
-        It is of this class, which torch requires to make a Parameter of it.
+        The result is of this class, because torch requires that for a Parameter.
         """
         return _become_shared(super().detach(), getattr(self, "_shmtree", None))
 
@@ -198,7 +198,7 @@ class _Storages:
 
     def __init__(self) -> None:
         self._arena = Arena._of(arenas.default_arena(), None)
-        self._moved: dict[int, tuple[Any, SharedArray]] = {}  # with the old storage, so that its address is not reused
+        self._moved: dict[int, tuple[Any, SharedArray]] = {}  # keeps the old storage, so that its address is not reused
 
     def share(self, tensor: torch.Tensor) -> None:
         if tensor.numel() == 0:
@@ -232,7 +232,7 @@ def _become_shared(tensor: Any, memory: SharedArray | None) -> Any:
 def _reduce(tensor: Any) -> Any:
     """Reduces a tensor to its position in shared memory.
 
-    If the program has replaced `data`, the memory is another one.
+    If the program has replaced `data`, the tensor is on other memory.
     """
     memory = getattr(tensor, "_shmtree", None)
     if memory is None or tensor.untyped_storage().data_ptr() != memory.array.ctypes.data:

@@ -40,7 +40,7 @@ def load_into(module: Any, value: Any) -> None:
 
     Args:
         module: A module, or a dict of tensors.
-        value: A version of `publish`, or a state dict.
+        value: A value that `publish` has published, or a state dict.
 
     Raises:
         KeyError: A name is missing on either side; nothing was copied.
@@ -77,7 +77,7 @@ def _array_of(latest: Latest, tensor: torch.Tensor) -> Any:
 
 
 def _tensor_on(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a tensor on the array's memory, which it keeps alive.
+    """Returns a tensor on the memory of the array. The tensor keeps the memory alive.
 
     If the array holds the bits of `dtype`, it has this dtype.
 

@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))  # the folder of the package
 
 _settings: dict[str, Any] = {}
-#: Modules with pipes that stay standard: those pipes wake up threads, or are inside a standard queue.
+#: Modules that keep the standard pipes, because their pipes wake up threads, or are inside a standard queue.
 _INTERNAL = ("multiprocessing.", "concurrent.futures.", "joblib.externals.loky", "loky.")
 _QUEUES = ("Queue", "JoinableQueue", "SimpleQueue")
 
@@ -30,7 +30,8 @@ _QUEUES = ("Queue", "JoinableQueue", "SimpleQueue")
 def _library(name: str) -> Any:
     """Imports a module of `shmtree._run`, which replaces standard classes, or the one that profiles all of them.
 
-    Raises ImportError, and imports nothing, if the program has another module of the name: it may be its script.
+    Raises ImportError, and imports nothing, if the program has another module of that name. That module may be the
+    program's script.
     """
     known = sys.modules.get("shmtree")
     found = known.__spec__ if known is not None else importlib.machinery.PathFinder.find_spec("shmtree")
@@ -110,7 +111,7 @@ def _change_context(module: Any) -> None:
         setattr(module.BaseContext, name, make)
         if hasattr(
             multiprocessing := sys.modules["multiprocessing"], name
-        ):  # imported before this process was prepared
+        ):  # the module was imported before the hook was installed
             setattr(multiprocessing, name, getattr(module._default_context, name))
 
 

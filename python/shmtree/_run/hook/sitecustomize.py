@@ -30,4 +30,4 @@ if _directory and not hasattr(sys, "_shmtree_run"):
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _here]
 if __name__ == "sitecustomize":
     _hidden = sys.modules.pop(__name__)  # keeps this module, which Python 2 would clear
-    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # if there is none, Python expects the error
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # Python expects this error if there is none
