@@ -54,7 +54,7 @@ TEST_CASE("each subscriber gets all messages put after it subscribed") {
   CHECK(one.get(10ms).code() == Code::kEmpty);
 }
 
-TEST_CASE("put waits for a slow subscriber and the error names it") {
+TEST_CASE("put waits for a slow subscriber and names it in the error") {
   Broadcast broadcast = new_broadcast({.capacity = 2});
   Subscriber reader = reader_of(broadcast);
   put_run(broadcast, 0, 2);
@@ -76,7 +76,7 @@ TEST_CASE("put waits for a slow subscriber and the error names it") {
   CHECK(broadcast.capacity() == 0);
 }
 
-TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
+TEST_CASE("the 257th subscription is refused with the limit") {
   const Broadcast broadcast = new_broadcast();
   std::vector<Subscriber> readers;
   for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, OnLag::kSkip));
@@ -88,14 +88,14 @@ TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
 }
 
 // guarantee: broadcast-dead-publisher
-TEST_CASE("a kWait stream stays open after its last publisher") {
+TEST_CASE("a kWait stream stays open after its last publisher exits") {
   const Broadcast broadcast = new_broadcast({.on_peer_death = OnPeerDeath::kWait});
   const Subscriber reader = reader_of(broadcast);
   Broadcast(broadcast).close();
   CHECK(reader.get(0s).code() == Code::kEmpty);
 }
 
-TEST_CASE("a lagging subscriber skips as its OnLag option says") {
+TEST_CASE("a lagging subscriber skips messages by its OnLag policy") {
   const Broadcast broadcast = new_broadcast({.capacity = 4});
   const Subscriber skips = reader_of(broadcast, OnLag::kSkip);
   const Subscriber latest = reader_of(broadcast, OnLag::kLatest);

@@ -164,7 +164,7 @@ TEST_CASE("A forked child frees closed ends that its parent waits on") {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_CASE("put_many counts what it had put when a thread closes") {
+TEST_CASE("put_many reports its count when a thread closes its object") {
   Broadcast broadcast = make_broadcast({.capacity = 1});
   const Subscriber subscriber = broadcast.subscribe().value();
   const std::vector<Value> messages{1, 2, 3};

@@ -48,7 +48,7 @@ TEST_CASE("make_pair refuses values that are not enumerators") {
 }
 
 // guarantee: wait-for-peers
-TEST_CASE("wait_for_receivers tells how many are attached") {
+TEST_CASE("wait_for_receivers reports how many are attached") {
   auto [sender, receiver] = make_pair();
   const Status waited = sender.wait_for_receivers(2, 10ms);
   REQUIRE(waited.code() == Code::kTimeout);

@@ -92,7 +92,7 @@ TEST_CASE("hindsight replaces goals and rewards") {
   CHECK(buffer.sample(10, 10s).value().goal_index().empty());
 }
 
-TEST_CASE("hindsight refuses buffers without what it needs") {
+TEST_CASE("hindsight refuses buffers without the required options") {
   const ReplayBuffer buffer = make_replay(steps());
   CHECK(refusal(buffer, {}).find("hindsight needs a reward function") != std::string::npos);
   CHECK(refusal(buffer, {.reward = ignore, .k = -1}).find("k is -1") != std::string::npos);

@@ -56,7 +56,7 @@ concept CanPoint = requires(T&& object) {
 }  // namespace
 
 // guarantee: views-of-temporaries
-TEST_CASE("a loop over the value of a temporary Result") {
+TEST_CASE("a loop over the value of a temporary Result is safe") {
   const Stream stream;
   for (int i = 0; i < 3; ++i) stream.sender.put(i).value();
   int expected = 0;
@@ -70,7 +70,7 @@ TEST_CASE("a loop over the value of a temporary Result") {
 }
 
 // guarantee: views-of-temporaries
-TEST_CASE("a loop over a view of a temporary Item") {
+TEST_CASE("a loop over a view of a temporary Item is safe") {
   const Stream stream;
   CHECK(sum(stream.next()["big"].span<const int>()) == 6);
   double total = 0;
@@ -91,7 +91,7 @@ TEST_CASE("a loop over a view of a temporary Item") {
 }
 
 // guarantee: views-of-temporaries
-TEST_CASE("a loop over the parts of a temporary Item") {
+TEST_CASE("a loop over the parts of a temporary Item is safe") {
   const Stream stream;
   double total = 0;
   for (const Item& part : stream.next()["parts"]) total += sum(part.span<const int>());
@@ -114,7 +114,7 @@ TEST_CASE("an auto variable keeps the message of a temporary") {
 }
 
 // guarantee: views-of-temporaries
-TEST_CASE("views of temporary bytes and frames and taken messages") {
+TEST_CASE("views of temporary bytes, frames and taken messages are safe") {
   const Stream stream;
   std::string text;
   stream.sender.put_bytes(std::as_bytes(std::span("abc", 3))).value();
@@ -129,7 +129,7 @@ TEST_CASE("views of temporary bytes and frames and taken messages") {
 }
 
 // guarantee: views-of-temporaries
-TEST_CASE("the parts of a temporary Value") {
+TEST_CASE("the parts of a temporary Value are safe to use") {
   double total = 0;
   for (const Value& each : List{1, 2}.items()) total += std::get<std::int64_t>(each.variant()) == 1 ? 1 : 2;
   for (const Value& each : Tuple{1, 2}.items()) total += std::get<std::int64_t>(each.variant()) == 1 ? 1 : 2;
@@ -139,7 +139,7 @@ TEST_CASE("the parts of a temporary Value") {
 }
 
 // guarantee: views-of-temporaries
-TEST_CASE("loops over a temporary recording and its first message") {
+TEST_CASE("loops over a temporary recording and its message are safe") {
   std::string frame;
   for (const std::byte each : pack(message()).value().bytes()) frame += static_cast<char>(each);
   const test::FileInMemory file(test::small_recording(frame, frame, frame));
@@ -160,7 +160,7 @@ TEST_CASE("loops over a temporary recording and its first message") {
 }
 
 // guarantee: views-of-temporaries
-TEST_CASE("loops over a temporary batch and temporary handles") {
+TEST_CASE("loops over a temporary batch and handles are safe") {
   const auto buffer = [] {
     ReplayBuffer made = make_replay({.capacity = 64, .columns = {{"n"}}});
     for (int i = 0; i < 4; ++i) made.add(Dict{{"n", 7}}).value();

@@ -118,7 +118,7 @@ TEST_CASE("A returned message is the next one for every receiver") {
 }
 
 // guarantee: kept-without-memory
-TEST_CASE("A message kept for lack of memory is received next") {
+TEST_CASE("A message that could not be built is received next") {
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
   Channel& channel = *kept.channel;

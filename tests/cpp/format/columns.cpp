@@ -190,7 +190,7 @@ TEST_CASE("long strings are raw buffers and short ones are not") {
   CHECK(reader.finish().ok());
 }
 
-TEST_CASE("one node of every kind survives the trip") {
+TEST_CASE("one node of every kind survives encoding") {
   const test::Sample sample;
   FrameBuilder builder;
   test::add_everything(builder, sample);
@@ -225,7 +225,7 @@ TEST_CASE("a builder used again writes the same bytes") {
   CHECK(test::bytes_of(builder) == first);
 }
 
-TEST_CASE("rewind leaves no trace") {
+TEST_CASE("rewind drops everything added since the mark") {
   const test::Sample sample;
   FrameBuilder plain;
   test::add_small_dict(plain);

@@ -179,7 +179,7 @@ TEST_CASE("Corrupt words cause errors and a new version repairs them") {
   CHECK(value_of(store->newest(0).value()) == 2);
 }
 
-TEST_CASE("open refuses a block that is gone or an array") {
+TEST_CASE("open refuses a freed block and an array") {
   const auto arena = new_arena();
   const BlockRef gone = new_lease(*arena).ref();
   CHECK(LatestStore::open(arena, gone, patience()).code() == Code::kNotFound);

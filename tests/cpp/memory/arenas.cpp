@@ -184,7 +184,7 @@ TEST_CASE("A file truncated below what its budget needs is refused") {
         Code::kIncompatible);
 }
 
-TEST_CASE("A budget beyond reason in a header is refused") {
+TEST_CASE("An excessive budget in a header is refused") {
   CHECK(code_of_attach(altered_copy([](memory::ArenaHeader& header) { header.max_bytes = ~std::uint64_t{0}; })) ==
         Code::kIncompatible);
 }

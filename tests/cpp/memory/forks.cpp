@@ -69,7 +69,7 @@ TEST_CASE("A child forked while its parent waits gets its own block") {
 }
 
 // guarantee: views-outlive
-TEST_CASE("An inherited lease keeps its bytes if the parent drops its") {
+TEST_CASE("An inherited lease outlives the lease of its parent") {
   auto arena = new_arena();
   Lease lease = filled_lease(*arena, 2 * kMiB, 5);
   Gate dropped;

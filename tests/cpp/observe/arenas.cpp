@@ -114,7 +114,7 @@ TEST_CASE("Files that only have the name of an arena are ignored") {
   CHECK(ours == 1);
 }
 
-TEST_CASE("A file that only begins as an arena does is refused") {
+TEST_CASE("A file with only the beginning of an arena is refused") {
   const UniqueFd file = create_memory_file(memory::kFileName, 1 << 20).value();
   unsigned char uuid[16];
   random_bytes(uuid, sizeof uuid);

@@ -47,7 +47,7 @@ TEST_CASE("An error keeps all of its details") {
   CHECK(moved.ok());
 }
 
-TEST_CASE("Each single detail is kept") {
+TEST_CASE("An error keeps each single detail") {
   CHECK(Status(Error{.code = Code::kFull, .completed = 3}).error().completed == 3);
   CHECK(Status(Error{.code = Code::kOverrun, .missed = 4}).error().missed == 4);
   CHECK(Status(Error{.code = Code::kCorrupt, .ticket = 5}).error().ticket == 5);

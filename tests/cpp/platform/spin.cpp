@@ -112,7 +112,7 @@ TEST_CASE("A preempted spin makes more and more waits sleep at once") {
   CHECK(waits_without_spin() == 2 * wait_policy::kFirstSkips);
 }
 
-TEST_CASE("Several spins in vain make waits sleep at once") {
+TEST_CASE("Several failed spins make waits sleep at once") {
   using Ended = SpinSetting::Ended;
   SpinSetting setting;
   setting.set_ns(kHourNs).value();
@@ -134,7 +134,7 @@ TEST_CASE("Several spins in vain make waits sleep at once") {
   CHECK(waits_without_spin() == wait_policy::kMaxVainSkips);
 }
 
-TEST_CASE("Only a spin that takes its whole time is in vain") {
+TEST_CASE("Only a spin that takes its whole time counts as failed") {
   CHECK(may_spin_on(kHourNs, [] { return Deadline::after_ns(1000); }));
   CHECK_FALSE(may_spin_on(1000, [] { return Deadline::never(); }));
 }

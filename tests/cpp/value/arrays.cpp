@@ -149,7 +149,7 @@ TEST_CASE("a read-only array is accessible only as const") {
   CHECK(item.span<const float>()[1] == 2);
 }
 
-TEST_CASE("an array that runs backwards is read through view()") {
+TEST_CASE("an array with negative strides is read through view()") {
   const float values[] = {1, 2, 3};
   const Item item = trip(ArrayRef{.data = values + 2, .dtype = DType::kFloat32, .shape = {3}, .strides = {-4}});
   const ArrayView view = item.view();

@@ -111,7 +111,7 @@ TEST_CASE("parts of a received item can be used in other values") {
   CHECK(got["none"].is_none());
 }
 
-TEST_CASE("arrays that share memory still do when they are forwarded") {
+TEST_CASE("forwarded arrays still share memory") {
   std::vector<float> numbers(20'000, 2.0F);
   ArrayRef half = array_ref(numbers.data() + 100, {10'000});
   const Item item = item_in(frame_of(Dict{{"all", numbers}, {"half", half}}));

@@ -61,7 +61,7 @@ TEST_CASE("a flat dict has up to 254 entries, of up to 254 bytes each") {
   CHECK_FALSE(value::PlainDict::of(more).has_value());
 }
 
-TEST_CASE("a value that a flat dict cannot have needs encode()") {
+TEST_CASE("a value that a flat dict cannot contain needs encode()") {
   const std::string longer(255, 'x');
   const Value others[] = {1,
                           nullptr,
@@ -78,7 +78,7 @@ TEST_CASE("a value that a flat dict cannot have needs encode()") {
   for (const Value& other : others) CHECK_FALSE(value::PlainDict::of(other).has_value());
 }
 
-TEST_CASE("a key that a dict has twice arrives twice") {
+TEST_CASE("a repeated key of a dict arrives twice") {
   Dict dict;
   dict.add("key", 1);
   dict.add("key", 2);

@@ -142,7 +142,7 @@ TEST_CASE("a message with references is forwarded with its references") {
 }
 
 // guarantee: shared-references
-TEST_CASE("a part is forwarded with all that it refers to") {
+TEST_CASE("a part is forwarded with all nodes to which it refers") {
   const Item item = with_references();
   const Item alone = sent_on(Value(item.at(1)));
   CHECK(alone["a"].at(0).as<int>() == 7);

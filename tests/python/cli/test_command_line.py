@@ -32,11 +32,11 @@ def run_main(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
-def test_version_is_that_of_the_library():
+def test_version_option_prints_the_library_version():
     assert run_main("--version").stdout == f"shmtree {shmtree._core.VERSION}\n"
 
 
-def test_without_a_command_it_prints_help():
+def test_shmtree_without_a_command_prints_help():
     done = run_main()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run_main("--help").stdout
@@ -54,7 +54,7 @@ def test_help_has_examples_and_fits_80_columns(verb, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_examples_of_a_command_can_be_parsed(verb):
+def test_examples_in_the_help_of_a_command_can_be_parsed(verb):
     for line in (verbs()[verb].epilog or "").splitlines()[1:]:
         words = re.sub(r" \|.*", "", line).split()
         assert words[:2] == ["shmtree", verb]
@@ -112,7 +112,7 @@ def test_output_that_cannot_be_written_is_an_error(arguments):
         assert done.stderr.startswith(f"shmtree: {said}")
 
 
-def test_names_print_in_an_encoding_without_their_characters(monkeypatch):
+def test_ls_escapes_characters_that_the_encoding_lacks(monkeypatch):
     _ends = shmtree.create_pair(name="m\xfcller")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = run_main("ls")

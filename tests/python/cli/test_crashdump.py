@@ -120,7 +120,7 @@ def test_dump_contains_messages_of_the_last_killed_participant(name, start, tmp_
     assert not any(opener["pid"] == child.pid for arena in shmtree.observe()["arenas"] for opener in arena["openers"])
 
 
-def test_two_watchers_both_dump_and_then_free_the_arena(name, start, tmp_path):
+def test_two_watchers_each_dump_and_then_free_the_arena(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid

@@ -145,14 +145,14 @@ def test_metrics_of_latest_broadcast_and_replay_buffer():
     assert value(seen, "replay_capacity", replay="rows") == 100
 
 
-def test_escapes_names_in_labels():
+def test_metrics_escape_names_in_labels():
     odd = 'a"b\\c'
     _sender, _receiver = shmtree.create_pair(name=odd)
     with metrics_of() as (address, _):
         assert value(samples(address), "channel_put_total", channel=odd) == 0
 
 
-def test_reports_unreadable_objects_with_the_reason(name):
+def test_metrics_report_unreadable_objects_with_the_reason(name):
     _sender, _receiver = shmtree.create_pair(name=name)
     arena, channel = channel_called(shmtree.observe(), name)
     channel["refused"] = "of another version"
@@ -201,7 +201,7 @@ def test_requests_change_no_byte_even_if_the_server_is_killed(name):
     assert file_bytes(arena) == before
 
 
-def test_answers_many_clients_while_one_is_silent(name):
+def test_server_answers_many_clients_while_one_is_silent(name):
     _sender, _receiver = shmtree.create_pair(name=name)
     with metrics_of() as (address, _):
         port = int(address.split(":")[2].split("/")[0])
@@ -238,7 +238,7 @@ def port_of(address: str) -> int:
     return urllib.parse.urlsplit(address).port or 0
 
 
-def test_listens_at_another_address_and_answers_for_it() -> None:
+def test_server_listens_at_another_address_and_answers_for_it() -> None:
     with metrics_of("--host", "127.0.0.2") as (address, _):
         assert address.startswith("http://127.0.0.2:")
         assert [status_of(address, host) for host in ("127.0.0.2", "localhost", "evil.example")] == [200, 200, 421]
@@ -250,7 +250,7 @@ def test_listens_at_another_address_and_answers_for_it() -> None:
     assert "cannot listen on 192.0.2.1, port 0: " in run("metrics", "--host", "192.0.2.1", "--port", "0", code=1)
 
 
-def test_listens_at_an_ipv6_address() -> None:
+def test_server_listens_at_an_ipv6_address() -> None:
     with contextlib.closing(socket.socket(socket.AF_INET6)) as probe:
         try:
             probe.bind(("::1", 0))
@@ -261,7 +261,7 @@ def test_listens_at_an_ipv6_address() -> None:
         assert [status_of(address, host) for host in ("[::1]:80", "localhost", "evil.example")] == [200, 200, 421]
 
 
-def test_answers_only_requests_for_its_own_host() -> None:
+def test_server_answers_only_requests_for_its_own_host() -> None:
     with metrics_of("--allow-host", "here.example") as (address, _):
         for host in ("127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:80", "here.example:1", None):
             assert status_of(address, host) == 200

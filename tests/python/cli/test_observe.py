@@ -317,7 +317,7 @@ def channel_look(name: str, **values: Any) -> dict[str, Any]:
         ((0.9, 0.3), (0.0, 0.1), 2),
     ],
 )
-def test_limiting_stage_is_waited_for_and_does_not_wait(full, empty, limits):
+def test_limiting_stage_of_a_chain_does_not_wait_itself(full, empty, limits):
     channels = []
     for number in (0, 1):
         sending, receiving = [number + 1], [number + 2]
@@ -400,7 +400,7 @@ def test_top_shows_only_the_named_arenas(name):
     assert f"no process, name or uuid '{name}-none'" in run("top", f"{name}-none", "--once", code=1)
 
 
-def test_limiting_line_prefers_unattached_ends_and_names_unused():
+def test_limiting_line_names_unattached_and_unused_ends():
     waits = {"full_share": 0.9, "sender_pids": [1], "receiver_pids": [2]}
     served = channel_look("c0", **waits, limiting={"end": "receiver", "pids": [2]})
     deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiver", "pids": []})

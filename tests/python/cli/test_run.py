@@ -193,7 +193,7 @@ def test_program_may_change_its_directory_and_environment(run: Run, tmp_path: Pa
     assert {row["place"] for row in ran.rows("Queue")} == {f"{tmp_path / 'program.py'}:12"}
 
 
-def test_place_of_an_installed_program_is_its_own_line(tmp_path: Path) -> None:
+def test_row_names_the_line_of_an_installed_program(tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
     installed.mkdir()
     tool = """
@@ -235,7 +235,7 @@ def test_numpy_is_not_imported_before_the_first_queue(run: Run) -> None:
     assert ran.out.split() == ["False", "True"]
 
 
-def test_a_killed_child_keeps_its_figures_and_those_of_others(run: Run) -> None:
+def test_report_has_the_figures_of_a_killed_child_and_others(run: Run) -> None:
     ran = run(
         """
         import multiprocessing as mp, os, signal
@@ -294,7 +294,7 @@ def test_isinstance_and_subclasses_work_as_with_standard_classes(run: Run) -> No
     assert ran.out.split() == ["1", "1", *["True"] * 4, "False", "True"], ran.err
 
 
-def test_queues_of_the_classes_themselves_stay_and_are_named(run: Run) -> None:
+def test_queues_made_by_the_classes_stay_standard_and_are_named(run: Run) -> None:
     ran = run(
         """
         import multiprocessing as mp
@@ -317,7 +317,7 @@ def test_queues_of_the_classes_themselves_stay_and_are_named(run: Run) -> None:
     assert notes == [("__main__.Peeking", "program.py:9"), ("multiprocessing.queues.SimpleQueue", "program.py:14")]
 
 
-def test_a_managers_queue_is_left_alone_and_named(run: Run) -> None:
+def test_queue_of_a_manager_stays_standard_and_is_named(run: Run) -> None:
     ran = run(
         """
         import multiprocessing as mp
@@ -385,7 +385,7 @@ def test_the_table_names_places_and_goes_to_standard_error(program: Callable[[st
     assert row.split()[:4] == ["Queue", "program.py:2", "-", "1"]
 
 
-def test_rows_have_a_limit(run: Run) -> None:
+def test_number_of_counter_rows_is_limited(run: Run) -> None:
     ran = run(
         """
         import multiprocessing as mp

@@ -88,7 +88,7 @@ def test_python_children_of_a_shell_script_are_covered(tmp_path: Path, name: str
     assert (ran.returncode, ran.stdout) == (3, REPLACED), ran.stderr
 
 
-def test_a_file_without_permission_to_execute_is_no_traceback(tmp_path: Path) -> None:
+def test_a_file_that_is_not_executable_is_one_error_line(tmp_path: Path) -> None:
     (tmp_path / "mytool").write_text("#!/bin/sh\n")
     ran = run_command(tmp_path, "./mytool")
     assert ran.returncode == 1

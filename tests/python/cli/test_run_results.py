@@ -55,7 +55,7 @@ def test_large_messages_save_more_if_their_calls_take_longer() -> None:
     assert found.saved_cpu_s == pytest.approx(10 * 0.2 * 1.75)
 
 
-def test_nothing_is_said_about_savings_without_a_trial() -> None:
+def test_report_without_trials_estimates_no_savings() -> None:
     (row,) = results.rows([{KEY: cells(PUTS=1)}])
     assert row.saved_cpu_s is None
 
@@ -84,7 +84,7 @@ def test_rows_with_the_most_time_come_first() -> None:
         ((), 0),
     ],
 )
-def test_size_is_that_of_the_data(message: object, size: int) -> None:
+def test_size_of_a_message_is_that_of_its_data(message: object, size: int) -> None:
     assert size_of(message) == (pytest.approx(size, rel=0.01), False)
 
 

@@ -25,7 +25,7 @@ SLEEPER = """
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_run_passes_signals_on_and_ends_by_the_same_one(program: Callable[[str], Path], number: signal.Signals) -> None:
+def test_run_passes_a_signal_on_and_ends_by_that_signal(program: Callable[[str], Path], number: signal.Signals) -> None:
     target = "os.kill(os.getpid(), 9)" if number == signal.SIGKILL else SLEEPER
     path = program("import os\n" + textwrap.dedent(target))
     with subprocess.Popen(command(str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -311,7 +311,7 @@ def test_trace_of_a_latest_ends_with_its_publisher(name: str, tmp_path: Path) ->
     assert [each["args"]["ticket"] for each in puts] == [1, 2, 3, 4, 5]
 
 
-def test_a_damaged_count_adds_no_more_than_a_trace_has():
+def test_a_damaged_count_adds_at_most_the_limit_of_a_trace():
     counts = iter([(0, [1], [], True), (1 << 63, [1], [(0, 1, 1 << 63)], True)])
     counter = trace_module._Counter(lambda: next(counts), "damaged")
     assert counter.look()

@@ -53,7 +53,7 @@ def test_pickled_object_is_its_own_reason() -> None:
     assert line.startswith(f"  the object itself: {__name__}.Holds, ")
 
 
-def test_repeated_objects_are_no_reason_and_hide_none() -> None:
+def test_repeated_objects_neither_add_nor_hide_reasons() -> None:
     shared = {"a": [1]}
     cycle: list[object] = [shared]
     cycle.append((cycle, shared))

@@ -170,7 +170,7 @@ def test_frame_is_a_sized_buffer(arena: shmtree.Arena) -> None:
     assert shmtree.unpack(frame) == {"x": 1}
 
 
-def test_take_frames_takes_bytes_frames_and_objects(arena: shmtree.Arena) -> None:
+def test_take_frames_returns_each_kind_of_message_as_a_frame(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(None)
     sender.put_many([b"x" * 100_000, shmtree.pack({"a": np.arange(50_000)}), 3])
     frames = receiver.take_frames(10)

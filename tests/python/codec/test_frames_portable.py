@@ -122,7 +122,7 @@ def test_shared_tensors_are_refused(arena: shmtree.Arena) -> None:
         sender.put({"t": shared})
 
 
-def test_frame_knows_whether_it_is_portable(arena: shmtree.Arena) -> None:
+def test_frame_reports_whether_it_is_portable(arena: shmtree.Arena) -> None:
     assert shmtree.pack([1, np.arange(3)]).portable
     assert not shmtree.pack([Pickled()]).portable
     assert shmtree.pack([Pickled()], portable=True).portable

@@ -121,14 +121,14 @@ def read(frame: bytes) -> None:
 
 @pytest.mark.guarantee("small-frame-cost")
 @pytest.mark.parametrize("kind", COSTLY)
-def test_frame_of_a_kibibyte_costs_a_mebibyte_at_most(kind: str) -> None:
+def test_frame_of_1_kib_allocates_at_most_1_mib(kind: str) -> None:
     peak, seconds = cost_of(fill(COSTLY[kind]))
     assert peak < 1 << 20
     assert seconds < 0.01  # CPU time of this thread, not wall time
 
 
 @pytest.mark.guarantee("small-frame-cost")
-def test_damaged_frame_of_a_kibibyte_costs_a_mebibyte_at_most() -> None:
+def test_damaged_frame_of_1_kib_allocates_at_most_1_mib() -> None:
     generator = random.Random(11)
     frame = bytearray(shmtree.pack({"list": [1, 2.5, "text"], "array": np.arange(40.0), "set": {1}, "time": None}))
     assert len(frame) <= 1024

@@ -105,7 +105,7 @@ def test_refusal_inside_a_registered_class_names_the_object() -> None:
     assert "Boxed" in str(error) and error.path == "[0]"
 
 
-def test_path_if_a_refused_key_is_gone() -> None:
+def test_path_is_shown_if_a_refused_key_was_removed() -> None:
     class Drops:
         pass
 

@@ -145,7 +145,7 @@ def test_range_beyond_64_bits_goes_through_pickle() -> None:
     assert shmtree.unpack(shmtree.pack([value])) == [value]
 
 
-def test_what_equality_ignores_round_trips() -> None:
+def test_details_that_equality_ignores_round_trip() -> None:
     assert through(dt.datetime(2024, 10, 27, 2, 30, fold=1)).fold == through(dt.time(2, 30, fold=1)).fold == 1
     for text in ("NaN", "-NaN123", "sNaN7"):  # a NaN keeps its payload and kind
         assert str(through(decimal.Decimal(text))) == text

@@ -37,7 +37,7 @@ def both_ways(item: object) -> Any:
         {f"key{i}": i for i in range(1000)},
     ],
 )
-def test_message_with_other_keys_in_between_round_trips(changed: dict[object, object]) -> None:
+def test_messages_with_alternating_keys_round_trip(changed: dict[object, object]) -> None:
     usual = {"step": 1, "reward": 2, "done": 3}
     for item in [usual, usual, usual, changed, usual, changed, changed, changed, usual]:
         got = both_ways(item)
@@ -66,7 +66,7 @@ def flatten_forgetful(forgetful: Forgetful) -> dict[str, int]:
     return {"".join(["later", str(i)]): i for i in range(count)}
 
 
-def test_keys_freed_during_encoding_do_not_mix() -> None:
+def test_keys_freed_during_encoding_are_not_confused() -> None:
     shmtree.register(Forgetful, flatten_forgetful, Forgetful)
     for _ in range(20):
         sent = {"".join(["early", str(i)]): i for i in range(100)}
@@ -83,7 +83,7 @@ def test_equal_keys_are_stored_once_in_a_frame() -> None:
     assert len(sizes) == 1  # the frame contains the name once
 
 
-def test_classes_and_keys_do_not_mix_in_the_cache() -> None:
+def test_cache_does_not_confuse_classes_and_keys() -> None:
     for item in [{"a": 1}, [{"a": 1}], [int, {"a": 1}], {"a": int}, [dict, int, {"int": 1}], {"a": 1}]:
         assert_same(both_ways(item), item)
 

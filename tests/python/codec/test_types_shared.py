@@ -252,7 +252,7 @@ class Meddling:
 @pytest.mark.guarantee("bad-references")
 @pytest.mark.parametrize("how", ["clear", "grow", "fail"])
 @pytest.mark.parametrize("make", [list, collections.deque])
-def test_code_run_during_unpack_of_its_container_is_harmless(make: Any, how: str) -> None:
+def test_code_that_runs_while_its_container_is_unpacked_is_safe(make: Any, how: str) -> None:
     target = make()
     meddling = Meddling(target, "")
     target.extend(["before", {meddling: 1}, "after", target])

@@ -125,7 +125,7 @@ def test_replaced_file_keeps_its_owner(write: Any, tmp_path: Path, temporary: st
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
-def test_file_of_another_user_in_a_sticky_folder_gives_no_rights(tmp_path: Path, temporary: str) -> None:
+def test_file_in_a_sticky_folder_gives_no_rights_to_its_owner(tmp_path: Path, temporary: str) -> None:
     tmp_path.chmod(0o1777)
     path = old_file(tmp_path / "file", 0o666)
     os.chown(path, 12345, 12345)
@@ -133,7 +133,7 @@ def test_file_of_another_user_in_a_sticky_folder_gives_no_rights(tmp_path: Path,
     assert (path.stat().st_uid, mode_of(path)) == (os.geteuid(), 0o600)
 
 
-def test_rights_of_another_group_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_file_drops_the_rights_of_another_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -145,7 +145,7 @@ def test_rights_of_another_group_are_dropped(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["n" * 255, "é" * 127, os.fsdecode(b"\xff\xfe"), "a\nb", ".", "-"])
 @pytest.mark.parametrize("form", [str, os.fsencode, Path])
-def test_every_name_that_open_takes_is_written(tmp_path: Path, temporary: str, form: Any, name: str) -> None:
+def test_writers_accept_every_path_that_open_accepts(tmp_path: Path, temporary: str, form: Any, name: str) -> None:
     folder = tmp_path / "x"
     folder.mkdir()
     name = "x." if name == "." else name
@@ -259,7 +259,7 @@ def test_refused_rename_copies_into_the_old_file(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_folder_without_new_files_keeps_the_old_file_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_without_new_files_keeps_the_old_until_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: Any) -> None:  # a folder's mode would not stop root
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -382,7 +382,7 @@ def test_file_of_a_living_writer_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert path.read_bytes() == b"first" and os.listdir(tmp_path) == ["file"]
 
 
-def test_file_taken_for_that_of_a_killed_writer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_whose_new_file_was_removed_makes_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer removes the new file before its writer has locked it."""
     without_unnamed_files(monkeypatch)
     lock, calls = fcntl.flock, []

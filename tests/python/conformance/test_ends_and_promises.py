@@ -476,7 +476,7 @@ def test_get_reports_a_killed_writer_after_its_last_message(name: str, method: s
         ("broadcast", {"keep_open": True}),
     ],
 )
-def test_get_waits_for_a_new_writer_after_a_kill_if_told_to(name: str, options: dict[str, Any], start: Any) -> None:
+def test_get_with_the_wait_option_waits_after_a_kill(name: str, options: dict[str, Any], start: Any) -> None:
     end = ENDS[name]
     told, theirs = end.pipe()
     (writer, given_reader), (given_writer, reader) = end.make(), end.make(**options)
@@ -501,7 +501,7 @@ def put_until_refused(end: End, writer: Any) -> None:
 
 @pytest.mark.guarantee("peer-died")
 @each_end("reader_death")
-def test_put_reports_a_killed_reader_or_goes_on(name: str, start: Any) -> None:
+def test_put_reports_a_killed_reader_or_continues(name: str, start: Any) -> None:
     end = ENDS[name]
     told, theirs = end.pipe()
     limit = {end.capacity: 1} if name in promising("put_timeout") else {}
@@ -632,7 +632,7 @@ def test_end_has_no_length_and_contains_nothing(name: str) -> None:
 
 
 @each_end()
-def test_closed_tells_of_each_object(name: str) -> None:
+def test_closed_is_true_after_close(name: str) -> None:
     for each in set(ENDS[name].make()):
         assert not each.closed
         each.close()
@@ -677,7 +677,7 @@ def test_invalid_option_raises_with_its_name_and_value(
 
 
 @each_end("name")
-def test_name_is_taken_once_and_opened_with_exist_ok(name: str) -> None:
+def test_name_in_use_needs_exist_ok(name: str) -> None:
     end = ENDS[name]
     known = f"promised-{os.getpid()}-{name}"
     first = end.make(name=known)

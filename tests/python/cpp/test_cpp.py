@@ -96,7 +96,7 @@ def test_a_name_with_parts_is_the_same_in_both_languages() -> None:
 
 
 @needs_programs
-def test_a_stream_goes_on_until_cpp_opens_its_sender() -> None:
+def test_stream_continues_until_cpp_opens_its_sender() -> None:
     """C++ copies a small message, and opens the end in it later."""
     name = f"ends-{uuid.uuid4().hex}"
     requests, kept = shmtree.create_pair(name=name)  # in an arena of its own

@@ -113,7 +113,7 @@ def test_shapes_and_strides_are_preserved(two: tuple[Process, Process], values: 
 
 
 @ON_THE_FAKE
-def test_the_receivers_stream_waits_for_the_senders(two: tuple[Process, Process], driver_log: Log) -> None:
+def test_stream_of_the_receiver_waits_for_that_of_the_sender(two: tuple[Process, Process], driver_log: Log) -> None:
     sender, receiver = two
     sender.ask("put", VALUES, 7)
     receiver.ask("get")

@@ -152,7 +152,7 @@ class Closing(Counting):
 
 
 @pytest.mark.skipif("max_concurrency" not in inspect.signature(Standard).parameters, reason="gymnasium has no limit")
-def test_worker_killed_within_its_permit_is_reported():
+def test_worker_killed_while_it_has_a_permit_is_reported():
     made = AsyncVectorEnv(environments(), max_concurrency=1)
     made.reset()
     made.step_async(np.array([KILL, KILL, KILL]))

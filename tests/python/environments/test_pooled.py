@@ -75,7 +75,7 @@ def test_environments_get_actions_with_their_dtypes(space: str):
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.float64, list, tuple])
-def test_actions_of_another_dtype_keep_it(kind: Any):
+def test_actions_of_another_dtype_keep_their_dtype(kind: Any):
     ours, theirs = both()
     actions: Any = [2, 3, 4, 5, 6] if kind in (list, tuple) else np.array([2, 3, 4, 5, 6], kind)
     actions = tuple(actions) if kind is tuple else actions
@@ -156,7 +156,7 @@ def test_wrong_number_of_actions_is_refused():
     made.close()
 
 
-def test_views_are_overwritten_by_the_next_but_one_step():
+def test_views_are_overwritten_two_steps_later():
     made = AsyncVectorEnv(makers(COUNT, "image"), workers=2, copy=False)
     made.reset(seed=1)
     first = made.step(np.zeros(COUNT, int))[0]

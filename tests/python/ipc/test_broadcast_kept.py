@@ -266,7 +266,7 @@ shmtree.register(Sometimes, lambda sometimes: sometimes.number, load_sometimes)
 
 
 @pytest.mark.parametrize("error", [queue.Empty, shmtree.ChannelClosed, KeyError])
-def test_get_many_raises_what_a_later_message_raised_next(error: type[Exception]) -> None:
+def test_next_get_many_raises_the_error_of_a_later_message(error: type[Exception]) -> None:
     broadcast = shmtree.Broadcast()
     subscriber = broadcast.subscribe()
     broadcast.put_many([1, Raises(), 3])

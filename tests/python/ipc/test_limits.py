@@ -68,7 +68,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="this machine does not allow mounts in a namespace of the process")
-def test_full_dev_shm_does_not_matter() -> None:
+def test_latest_works_if_dev_shm_is_full() -> None:
     shell = "mount -t tmpfs -o size=1m tmpfs /dev/shm && { cat /dev/zero >/dev/shm/fill 2>/dev/null || :; } && exec"
     run_program(
         """

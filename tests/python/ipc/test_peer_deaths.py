@@ -88,7 +88,7 @@ CALLS_FOR_RECEIVERS: dict[str, Callable[[shmtree.Sender], Any]] = {
 
 @pytest.mark.guarantee("peer-died")
 @pytest.mark.parametrize("call", CALLS_FOR_SENDERS)
-def test_waiting_receiver_learns_of_a_death_within_a_second(arena, start, call):
+def test_waiting_receiver_reports_a_death_within_a_second(arena, start, call):
     def attempt() -> float:
         sender, receiver = arena.create_pair()
         ours, theirs = mp.Pipe()
@@ -109,7 +109,7 @@ def test_waiting_receiver_learns_of_a_death_within_a_second(arena, start, call):
 
 @pytest.mark.guarantee("peer-died")
 @pytest.mark.parametrize("call", CALLS_FOR_RECEIVERS)
-def test_waiting_sender_learns_of_a_death_within_a_second(arena, start, call):
+def test_waiting_sender_reports_a_death_within_a_second(arena, start, call):
     def attempt() -> float:
         sender, receiver = arena.create_pair(capacity=1)
         ours, theirs = mp.Pipe()

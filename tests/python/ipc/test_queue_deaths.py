@@ -109,7 +109,7 @@ def test_join_raises_peer_died_when_all_consumers_were_killed():
     assert caught.value.pids == (pid,)
 
 
-def test_blocked_get_is_ended_by_the_death():
+def test_blocked_get_ends_when_the_last_producer_is_killed():
     q: Any = shmtree.Queue(on_peer_death="raise")
     ready = mp.get_context("fork").Event()
     process = mp.get_context("fork").Process(target=put_and_wait, args=(q, [], ready))

@@ -93,7 +93,7 @@ def test_flush_in_progress_ends_with_the_next_server(name, start, way):
     assert not flushing.is_alive()
 
 
-def test_timeout_tells_that_no_peer_is_attached():
+def test_timeout_error_says_that_no_peer_is_attached():
     sender, receiver = shmtree.create_pair(1, keep_open="both")
     sender.put(1)
     assert receiver.get() == 1
@@ -277,7 +277,7 @@ def test_async_call_with_retry_is_sent_to_the_next_server(name, start):
     assert asyncio.run(ask()) == (2, 3)
 
 
-def test_call_with_retry_raises_peer_died_after_that_time(name, start):
+def test_call_raises_peer_died_after_the_retry_time(name, start):
     server = start(answer_all, name, True)
     with Client(name, timeout=60) as client:
         assert client.call(1, timeout=60) == 2

@@ -90,7 +90,7 @@ def test_name_whose_creator_died_before_serving_fails_requests(runtime_directory
 
 
 @pytest.mark.guarantee("service-dead-server")
-def test_error_tells_if_a_server_may_have_handled_the_request(start, runtime_directory, name):
+def test_error_says_if_a_server_may_have_handled_the_request(start, runtime_directory, name):
     handled, never = "a server may have handled this request", "; no server has handled this request"
     server = start(serve_name, name, never_answer)
     with Client(name, timeout=30) as client:

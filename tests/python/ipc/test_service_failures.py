@@ -74,7 +74,7 @@ def test_server_survives_unsendable_replies(start, runtime_directory, name, serv
     assert process.is_alive()
 
 
-def test_fail_after_a_failed_reply_keeps_the_first_cause(arena):
+def test_fail_after_a_failed_reply_keeps_the_error_of_the_reply(arena):
     service: Service[int] = Service(arena=arena, allow_pickle=False)
     with Client(service.sender) as client:
         future = client.submit(1)
@@ -88,7 +88,7 @@ def test_fail_after_a_failed_reply_keeps_the_first_cause(arena):
             future.result(timeout=60)
 
 
-def test_reply_without_memory_raises_and_fail_works(arena):
+def test_request_can_fail_after_a_reply_ran_out_of_memory(arena):
     service: Service[int] = Service(arena=arena)
     with shmtree.Arena(max_bytes=8 << 20) as small, Client(service.sender, arena=small) as client:
         kept = small.new_empty((6 << 20,), "uint8")

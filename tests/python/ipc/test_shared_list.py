@@ -289,7 +289,7 @@ def test_list_of_more_than_one_segment_of_the_index() -> None:
     assert [shared[each] for each in (0, 65535, 65536, 131071, -1)] == [0, 65535, 65536, 131071, count - 1]
 
 
-def test_subclass_stays_one() -> None:
+def test_slices_and_pickles_of_a_list_subclass_keep_its_class() -> None:
     shared = Labelled([1, 2, 3])
     assert type(shared[1:]) is Labelled
     assert type(pickle.loads(pickle.dumps(shared))) is Labelled

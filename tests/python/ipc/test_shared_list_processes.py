@@ -131,7 +131,7 @@ def open_and_wait(connection: Any) -> None:
     connection.recv()
 
 
-def test_list_opened_elsewhere_is_dropped_here_at_the_next_use(swept: None) -> None:
+def test_sender_unmaps_a_list_once_another_process_opened_it(swept: None) -> None:
     before = list_mappings()
     shared = samples()
     with running(open_and_wait, None, method="spawn") as (_, connection):
@@ -152,7 +152,7 @@ def give_and_die(connection: Any) -> None:
 
 
 @pytest.mark.guarantee("list-lifetime")
-def test_list_of_a_dead_sender_lives_in_those_that_have_it() -> None:
+def test_list_of_a_dead_sender_stays_valid_in_its_receivers() -> None:
     with running(give_and_die, None, method="spawn") as (process, connection):
         text = connection.recv()
         shared = pickle.loads(text)
@@ -171,7 +171,7 @@ def put_and_die(sender: shmtree.Sender) -> None:
 
 
 @pytest.mark.guarantee("list-in-transit")
-def test_list_without_an_owner_arrives_gone(start: Any) -> None:
+def test_list_freed_in_transit_raises_at_its_first_use(start: Any) -> None:
     sender, receiver = shmtree.create_pair(allow_pickle=False)
     child = start(put_and_die, sender)
     child.join(PATIENCE)

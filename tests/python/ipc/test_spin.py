@@ -55,7 +55,7 @@ def test_environment_sets_the_spin_of_a_process() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, -0.5, math.nan, -math.inf])
-def test_spin_that_is_no_time_raises_value_error(wrong: float) -> None:
+def test_invalid_spin_raises_value_error(wrong: float) -> None:
     _, receiver = shmtree.create_pair()
     with pytest.raises(ValueError, match="spin is .*; it must be a number of seconds, 0 or more"):
         receiver.spin = wrong

@@ -176,7 +176,7 @@ def test_child_cannot_ack_a_delivery_of_its_parent(pair):
     delivery.ack()
 
 
-def test_take_tells_how_many_messages_are_unacked(arena):
+def test_take_error_contains_the_number_of_unacked_messages(arena):
     sender, receiver = arena.create_pair(max_unacked=1)
     sender.put_many("ab")
     kept = receiver.take()

@@ -326,7 +326,7 @@ def test_latest_of_a_failed_publisher_raises_worker_failed(start):
     assert (failed.value.pids, failed.value.exit_code) == ((process.pid,), 1)
 
 
-def test_replay_sampler_learns_that_the_last_writer_failed(start):
+def test_replay_sampler_raises_after_the_last_writer_failed(start):
     buffer = ReplayBuffer(
         100, example={"number": 0}, limits=Limits(rate=RateLimit(1.0, min_size=10), on_peer_death="raise")
     )
@@ -409,7 +409,7 @@ ENDS_OF_MAIN = {
 
 
 @pytest.mark.parametrize(("options", "end", "reported"), ENDS_OF_MAIN.values(), ids=ENDS_OF_MAIN.keys())
-def test_child_learns_whether_the_main_program_failed(tmp_path, options, end, reported):
+def test_child_detects_whether_the_main_program_failed(tmp_path, options, end, reported):
     (tmp_path / "program.py").write_text(textwrap.dedent(MAIN) + end)
     file = "program" if "-m" in options else "program.py"
     ran = subprocess.run(

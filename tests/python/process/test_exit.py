@@ -275,7 +275,7 @@ def test_message_put_by_an_exit_function_arrives():
     assert run(program) == (0, "put at exit\n", "")
 
 
-def test_exit_functions_after_ours_may_use_ends():
+def test_exit_functions_that_run_after_ours_may_use_ends():
     program = """
         import atexit
         def late():

@@ -103,7 +103,7 @@ def test_repeated_gateway_kills_neither_lose_nor_duplicate(killed: tuple[str, ..
     run(test)
 
 
-def test_replaced_keeper_learns_the_state_of_its_gateway() -> None:
+def test_replaced_keeper_gets_the_state_of_its_gateway() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver._of(await pair.make())
