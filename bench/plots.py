@@ -14,7 +14,7 @@ from bench.workloads import GB, WORKLOADS
 
 
 def draw(folder: Path, rows: list[Row]) -> list[Path]:
-    """Draws what the rows have figures for, and returns the files."""
+    """Draws each plot for which the rows have figures, and returns the files."""
     measured = [row for row in rows if not row["problem"]]
     sizes = [row for row in measured if WORKLOADS[row["workload"]].kind == "stream"]
     return [

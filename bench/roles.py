@@ -129,7 +129,7 @@ class Consumer:
         return first, now(), item
 
     def read_all(self, n: int) -> tuple[int, int, Any]:
-        """Reads one byte of each page of what it gets, as a program that uses its arrays does at least."""
+        """Reads one byte of each page of a received message, the least that a program does with its arrays."""
         get, buffers = self.get, self.workload.buffers
         assert buffers is not None
         item = get()

@@ -38,7 +38,7 @@ def _stage(
     if uid is not None:
         os.setuid(uid)
     number = 0
-    with contextlib.suppress(shmtree.PeerDied):  # at the end, the others are killed
+    with contextlib.suppress(shmtree.PeerDied):  # at the end, the other processes are killed
         while True:
             number = number + 1 if receiver is None else receiver.get()
             time.sleep(seconds)

@@ -2,9 +2,10 @@
 
     python -m bench.typed [--seconds 1] [--rounds 3]
 
-Each message has a number, a name and bytes, and is made anew for each put. The receiver reads the number, the name, and
-the first and last byte. Prints microseconds per message for a stream through a channel of eight messages: the median of
-the rounds. Needs pycapnp, and for the last column iceoryx2 and flatbuffers. `bench/cpp/typed.cpp` does the same in C++.
+Each message has a number, a name and bytes, and is built again for each put. The receiver reads the number, the name,
+and the first and last byte. Prints microseconds per message for a stream through a channel of eight messages: the
+median of the rounds. Needs pycapnp, and for the last column iceoryx2 and flatbuffers. `bench/cpp/typed.cpp` does the
+same in C++.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Workload:
 
     @property
     def put_order(self) -> str:
-        """Returns "made" if each message is made anew before its put: in lent memory, or as a new copy (tensors)."""
+        """Returns "made" if each message is built again before its put: in lent memory, or as a new copy (tensors)."""
         return "made" if self.kind in ("loan", "forward") or self.type is object else "same"
 
     def takes(self, competitor: str) -> bool:

@@ -74,7 +74,7 @@ def new_rollout(version: int) -> dict[str, Any]:
 
 
 class Rollouts:
-    """The rollouts of the workers, without those that are too old."""
+    """The rollouts of the workers, except outdated ones."""
 
     def __init__(self, receiver: shmtree.Receiver[Any], lag: int) -> None:
         self._receiver, self._lag = receiver, lag

@@ -2,10 +2,10 @@
 
     python tests/chaos.py --seconds 60 --method spawn --seed 7
 
-There are three channels: a pair, a pair with receivers that take and acknowledge, and a queue. On each of them, one
-producer and one consumer live from the beginning to the end. The others are killed in put, in get, while they hold
-views and while they start, and are replaced. Each process logs what it does in files outside of shmtree. The checks at
-the end compare these logs:
+There are three channels: a pair, a pair with receivers that take and acknowledge, and a queue. On each channel, one
+producer and one consumer run from the beginning to the end. All other processes are killed in put, in get, while they
+hold views and while they start, and are replaced. Each process logs what it does in files outside of shmtree. The
+checks at the end compare these logs:
 
 - no survivor waits long for its next message or for space, and calls with a timeout return in time;
 - each message arrives exactly once, unless its receiver was killed; messages that were taken always arrive;
@@ -204,7 +204,7 @@ class Chaos:
                         record(life, delivery.item, delivery.redelivered)
                 else:
                     record(life, receiver.get_nowait())
-            except (queue.Empty, shmtree.ChannelClosed, shmtree.PeerDied):  # a pair ends when its last sender is gone
+            except (queue.Empty, shmtree.ChannelClosed, shmtree.PeerDied):  # the last sender of a pair has closed
                 break
         os.close(life.messages)
         os.close(life.events)

@@ -2,7 +2,7 @@
 
     python tests/chaos_replay.py --seconds 600 --method spawn --seed 7
 
-One process of each kind lives from the beginning to the end. Four more writers, two samplers and an updater are killed
+One process of each kind runs from the beginning to the end. Four more writers, two samplers and an updater are killed
 and replaced. Kills hit them in add, in sample, between calls, while they are stopped, and while they start.
 
 - no survivor waits long for rows or for space under the rate limit, and calls with a timeout return in time;

@@ -93,7 +93,7 @@ _KINDS, _LENGTHS, _TEXT, _DESCRIPTORS = 0, 1, 2, 6
 
 
 def _columns(frame: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields the columns of the struct Frame from 0 on, and those of the struct Arrays from 6 on."""
+    """Yields the numbered columns: 0 to 5 for the struct Frame, and from 6 on for the struct Arrays."""
     end = min(len(frame), 16 + int.from_bytes(frame[4:8], "little"))
     if end < 24 + 6 * 8 or frame[15] != 0:
         return

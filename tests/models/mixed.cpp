@@ -1,6 +1,6 @@
 // A small message reuses the entry of a Broadcast's message that is in a block. One process passes the message and
 // removes it (Ring::free_passed); another one overwrites the entry (Ring::write), with only the ring's lock if the
-// message is gone. A reader gets the block, or nothing.
+// message was removed. A reader gets the block, or nothing.
 #include "broadcast_processes.h"
 
 namespace {

@@ -177,7 +177,7 @@ TEST_CASE("the first process that reads takes over a subscription") {
   REQUIRE(child.succeeded());
   CHECK(reader.get(0s).code() == Code::kClosed);
   CHECK(reader.handle().code() == Code::kClosed);
-  broadcast.put(2, 20s).value();  // does not block: the reader has gone
+  broadcast.put(2, 20s).value();  // does not block, because the reader has closed
   Subscriber closed = reader_of(broadcast);
   closed.close();
   CHECK((closed.closed() && closed.get().code() == Code::kClosed && closed.size() == 0 && closed.missed() == 0));

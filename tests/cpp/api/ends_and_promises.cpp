@@ -50,7 +50,7 @@ struct Wait {
   Code (*call)(const typename End::Writer&, const typename End::Reader&, const std::stop_token&);
 };
 
-// Calls that an adapter of a channel shares with the others. The defaults are those of a pair.
+// Calls that all adapters of channels have in common. The defaults are those of a pair.
 struct Channel {
   static constexpr bool kPutWaits = true, kPolls = true, kFails = true;
   static constexpr Code kEnded = Code::kClosed;

@@ -115,7 +115,8 @@ TEST_CASE("a batch in the arena is sent without a copy, then read-only") {
   CHECK(item["n"].as<std::vector<std::int64_t>>() == drawn);
   CHECK(buffer.sample(5, 60s, {.out = {{"n", {}}}, .in_arena = true}).code() == Code::kInvalid);
 
-  // Also works if the process opened the buffer and the end by their handles: all handles of an arena know its objects.
+  // Also works if the process opened the buffer and the end by their handles, because all handles of an arena share one
+  // list of its objects.
   const ReplayBuffer opened = ReplayBuffer::open(buffer.handle().value()).value();
   auto [to, from] = make_pair({.arena = opened.arena().value()});
   const Sender again = Sender::open(to.handle().value()).value();

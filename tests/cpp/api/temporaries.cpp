@@ -1,4 +1,5 @@
-// Loops and expressions over temporaries: the memory lives as long as the loop. Valuable under AddressSanitizer.
+// Loops and expressions over temporaries: the memory stays valid until the loop or expression ends. Valuable under
+// AddressSanitizer.
 #include <chrono>
 #include <cstddef>
 #include <span>

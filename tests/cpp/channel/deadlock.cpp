@@ -78,7 +78,7 @@ TEST_CASE("A deadlock ends one call and its exit ends the other") {
     auto first = new_channel(arena), second = new_channel(arena);
     Child other([&] { return code_of(get(*second, kForEver)) == Code::kPeerDied; });
     if (code_of(get(*first, kForEver)) != Code::kClosed) return false;
-    // The other call still waits. It must learn that this process was killed, or has left.
+    // The other call still waits. It must end when this process is killed, or exits.
     for (const auto& channel : {first, second}) {
       for (const End end : channel::kEnds) channel->membership().leave(end);
     }

@@ -16,8 +16,8 @@ using memory::Event;
 enum class How { kLeave, kShutDown };
 enum class Doing { kAck, kNack, kDie };
 
-// A channel of some messages. Another process has taken the first one. When told to, it acks the message, nacks it or
-// dies.
+// A channel with some messages. Another process has taken the first one. On request, that process acks the message,
+// nacks it or dies.
 struct Taken {
   explicit Taken(How ends_by, Doing doing, std::uint64_t messages = 1) : how(ends_by) {
     for (std::uint64_t i = 0; i < messages; ++i) put(*channel, i).value();

@@ -1,4 +1,4 @@
-// Attached processes of an end, and how other processes learn that one detached.
+// Processes that are attached to an end, and how other processes detect that one of them detached.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -227,7 +227,7 @@ TEST_CASE("A channel behaves like a model queue at every step") {
         run.check();
         if (i % 500 == 0) {
           REQUIRE(channel::check(*run.arena) == "");
-          memory::request_recovery(run.arena->header());  // a reconcile changes nothing, whatever the state
+          memory::request_recovery(run.arena->header());  // a reconcile changes nothing in any state of the channel
           REQUIRE(run.arena->reconcile(patience()).ok());
           run.check();
         }

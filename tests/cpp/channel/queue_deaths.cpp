@@ -269,7 +269,7 @@ TEST_CASE("A queue in transit counts as a process that may put") {
   REQUIRE(code_of(get(*queue)) == Code::kPeerDied);
 }
 
-// The last word of the full list stands for the others, and the queue still works.
+// The last word of the full list stands for all further deaths, and the queue still works.
 TEST_CASE("A queue reports more dead senders than it lists") {
   auto queue = new_queue();
   for (std::uint32_t i = 0; i < channel::kMaxKilled + 2; ++i) {

@@ -1,4 +1,4 @@
-// Messages that a killed taker had are kept for its successor.
+// Messages of a killed taker that its successor receives.
 #include <algorithm>
 
 #include "support/channel_check.h"

@@ -302,7 +302,7 @@ TEST_CASE("Damaged transfer entries cause no hang or crash") {
     notice_deaths(*channel);
     advance_one_minute(*channel);
   }
-  // A chain that leads back to itself, and one that leads nowhere.
+  // A chain that is a cycle, and a chain that ends at an invalid entry.
   const std::uint64_t first = channel->arena()->header().more_transfers.load();
   auto* header = reinterpret_cast<memory::ChainHeader*>(channel->arena()->blocks().address(memory::unpack(first).id));
   header->next.store(first);

@@ -11,7 +11,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A process that pinned the arena, and waits until told to go on or killed.
+// A process that has pinned the arena, and waits until the test releases or kills it.
 struct Pinner {
   Gate pinned, told;
   Child child;

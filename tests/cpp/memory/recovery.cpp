@@ -214,7 +214,8 @@ TEST_CASE("A message survives if its sender dies during recovery") {
   });
   sender = &child;
   const BlockRef ref = memory::unpack(writing.wait());
-  // The process lives when recovery checks for dead ones, and its window is empty when its channel is walked.
+  // The process is alive when recovery checks for dead processes, and its window is empty when recovery walks its
+  // channel.
   memory::ReconcilePass::set_channel_walker([](Arena&, BlockRef, memory::ReconcilePass&) {
     go->open();
     static_cast<void>(sender->was_killed());

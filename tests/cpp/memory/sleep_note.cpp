@@ -93,7 +93,7 @@ TEST_CASE("Overlapping sleep time is counted once in any order") {
   std::deque<SleepNote> asleep;
   for (int i = 0; i < 3; ++i) asleep.emplace_back(reason, begin, monotonic_ns());
   const std::int64_t all_asleep = monotonic_ns();
-  for (int i = 0; i < 2; ++i) {  // a sleep within the time of the others changes nothing
+  for (int i = 0; i < 2; ++i) {  // a sleep within the time of other sleeps changes nothing
     advance_time();
     const SleepNote short_one(reason, begin, monotonic_ns());
     advance_time();

@@ -1,4 +1,4 @@
-// The loop of calls that sleep at an event: what it checks, in which order, and what ends it.
+// The loop of calls that sleep at an event: the order of its checks, and the events that end it.
 #include <string>
 #include <thread>
 

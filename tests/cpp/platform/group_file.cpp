@@ -1,4 +1,4 @@
-// A memory file for several contents: what it takes, and that nothing else writes to it.
+// A memory file with several contents: its limits, and its protection against other writers.
 #include "platform/group_file.h"
 
 #include <errno.h>

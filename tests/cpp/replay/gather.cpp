@@ -1,4 +1,4 @@
-// Batches: invalid options, rows that are gone, and damaged shared words.
+// Batches: invalid options, overwritten rows, and damaged shared words.
 #include <random>
 
 #include "support/catch2.h"

@@ -36,7 +36,7 @@ class Trial {
     model.closed();
   }
 
-  // Checks every row that was ever added: if it must exist it has the right values, otherwise it is gone.
+  // Checks every row that was ever added: it has the right values if it must still exist, and is not found otherwise.
   bool is_right() {
     const std::uint64_t head = store_->window().head;
     const Shape& shape = store_->shape();

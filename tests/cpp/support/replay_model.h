@@ -99,7 +99,8 @@ class ModelWriter {
     }
     return indices;
   }
-  // Returns the indices of the `count` rows before this row, in steps of `stride`, with 0 for those that are not there.
+  // Returns the indices of the `count` rows before this row, in steps of `stride`, and 0 for each row that does not
+  // exist.
   std::vector<std::uint64_t> before(const Where& where, std::size_t count, std::size_t stride,
                                     const replay::Shape& shape, std::uint64_t head) const {
     std::vector<std::uint64_t> indices(count);

@@ -1,4 +1,4 @@
-"""Observing arenas from outside: what the commands report, and that they change nothing."""
+"""Observation of arenas from outside: the commands report the right state, and change nothing."""
 
 from __future__ import annotations
 

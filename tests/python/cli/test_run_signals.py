@@ -1,4 +1,4 @@
-"""Signals under `shmtree run`: they reach the program, which decides what they do."""
+"""Signals under `shmtree run`: they reach the program, and the program decides on their effect."""
 
 from __future__ import annotations
 

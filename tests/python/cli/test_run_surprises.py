@@ -1,4 +1,4 @@
-"""`shmtree run` with programs and machines that it cannot serve: the program still does what it does without it."""
+"""`shmtree run` with programs and machines that it does not support: the program behaves as without it."""
 
 from __future__ import annotations
 

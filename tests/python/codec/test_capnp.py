@@ -21,7 +21,7 @@ PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
 SCHEMA = pathlib.Path(__file__).parents[2] / "cpp" / "support" / "messages.capnp"
 POSE = 0xD8A1B2C3D4E5F607
 
-# A struct of one data word and four pointers: seq = 7, and nothing else.
+# A struct of one data word and four pointers. Only seq is set, to 7.
 WORDS = np.array([0x0004_0001_0000_0000, 7, 0, 0, 0, 0], np.uint64).tobytes()
 
 

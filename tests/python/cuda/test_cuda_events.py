@@ -91,7 +91,7 @@ def test_receiver_closes_events_of_a_killed_sender(spawn: Spawn, arena: shmtree.
 
 
 class Driver:
-    """A driver that only notes which events it was told about."""
+    """A driver that only records the events of its calls."""
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)

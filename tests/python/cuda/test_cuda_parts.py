@@ -25,7 +25,7 @@ LOCATION = _received._Location(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
 
 
 class Driver:
-    """A driver that records its calls, and fails where told to."""
+    """A driver that records its calls, and fails in the calls that a test selects."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {

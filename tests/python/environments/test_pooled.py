@@ -1,4 +1,4 @@
-"""Vector environments with several environments per worker: the results are those of one process."""
+"""Vector environments with several environments per worker. Their results equal those of one process."""
 
 from __future__ import annotations
 

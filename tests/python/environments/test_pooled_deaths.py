@@ -295,7 +295,7 @@ def test_restart_during_send_and_recv():
             found = made.recv()
         by_number = dict(zip(found[4]["env_id"].tolist(), found[4]["restarted"].tolist(), strict=True))
         assert by_number == {1: False, 3: True}
-        made.send(actions()[:3], [0, 2, 4])  # the other environments of the lost worker are told of at their next step
+        made.send(actions()[:3], [0, 2, 4])  # the other environments of the lost worker are reported at their next step
         found = made.recv()
         by_number = dict(zip(found[4]["env_id"].tolist(), found[4]["restarted"].tolist(), strict=True))
         assert by_number == {0: False, 2: True, 4: True}

@@ -101,7 +101,7 @@ def test_loops_of_other_threads_wake_while_one_is_busy(no_looks, start):
 
     async def wait_for(mine):
         getting = [asyncio.ensure_future(pairs[i][1].get_async()) for i in mine]
-        if 0 in mine:  # only this loop counts: it does so before any message is put, the others might after
+        if 0 in mine:  # counts only this loop's calls: the other loops may start after the first put
             await until_all_wait(40)
             busy.set()
             assert free.wait(100)

@@ -69,7 +69,7 @@ def test_wait_on_an_unused_subscription_warns_with_its_pid(soon: Any, call: Any)
     reader = broadcast.subscribe()
     with running(hold_unused, reader, None) as (process, told):
         with warnings.catch_warnings():
-            # a warning about the pipe is allowed until the process knows which ends it was given
+            # the pipe may warn until the process has detached from the ends that were not given to it
             warnings.simplefilter("ignore")
             assert told.recv() == "ready"
         reader.close()

@@ -1,4 +1,4 @@
-"""Waits that continue after close(), and how they end when nothing else can end them."""
+"""Waits that continue after close(), and end once no process can satisfy them."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_connection_arrives_where_pickles_are_refused(arena) -> None:
 
 
 class Special(shmtree.Sender):
-    """A subclass that needs a pickle, because a message knows only the base class."""
+    """A subclass that needs a pickle, because a message can name only the base class."""
 
 
 def test_subclass_of_an_end_is_pickled_or_refused(arena) -> None:

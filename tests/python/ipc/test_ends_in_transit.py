@@ -1,4 +1,4 @@
-"""Ends in transit: how long they count as attached, and how processes that wait for them learn of their loss."""
+"""Ends in transit: how long they count as attached, and how waiting processes detect their loss."""
 
 from __future__ import annotations
 

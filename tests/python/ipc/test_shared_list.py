@@ -1,4 +1,4 @@
-"""SharedList in one process: a sequence of items, slices, what it is built from, and its memory."""
+"""SharedList in one process: access to items, slices, construction, and its memory."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_other_threads_run_while_one_waits(pair):
     got = []
     thread = threading.Thread(target=lambda: got.append(receiver.get(timeout=60)))
     thread.start()
-    sender.put("from another thread")  # a wait that kept the GIL would delay this until its own end
+    sender.put("from another thread")  # if the wait held the GIL, this line would run only after the wait
     thread.join(60)
     assert got == ["from another thread"]
 

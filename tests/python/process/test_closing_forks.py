@@ -1,4 +1,5 @@
-"""What close() releases in a forked child, whatever calls the parent's threads were in at the fork."""
+"""Resources that close() releases in a forked child, for every call in which the parent's threads may be at the
+fork."""
 
 from __future__ import annotations
 
@@ -220,7 +221,8 @@ def test_child_forked_in_a_put_may_close_the_queue(name, waiting):
             assert forks.child != 0
         except shmtree.ChannelClosed:
             assert forks.child == 0
-            # The child cannot know which other calls were in progress, so their references stay counted.
+            # The child cannot find out which other calls were in progress, so the references of these calls are never
+            # released.
             passed = q.closed and (waiting == 1 or footprint()[1:] == before[1:])
         finally:
             if forks.child == 0:

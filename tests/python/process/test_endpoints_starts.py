@@ -105,7 +105,7 @@ def test_endpoint_is_an_attribute_of_a_process_object(arena, method):
 
 @pytest.mark.parametrize("method", START_METHODS)
 def test_threads_start_processes_with_one_endpoint_at_once(arena, start, method):
-    # opens what the start method itself needs
+    # opens the descriptors that the start method itself needs
     start(endpoint_peers.put_number, arena.create_pair()[0], 0, method=method).join(60)
     before = descriptors()
     sender, receiver = arena.create_pair(capacity=None)

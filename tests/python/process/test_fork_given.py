@@ -1,4 +1,4 @@
-"""Ends that a forked process is attached to: those that it was given, and those that it uses."""
+"""Ends to which a forked process attaches: the ends that are passed to it, and the ends that it uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def way(make: Any) -> Any:
 
 
 def stay(told: Any, *_ends: Any, **_more: Any) -> None:
-    """Reports that it has started, and stays as long as its parent lives."""
+    """Reports that it has started, and runs until its parent exits."""
     parent = os.getppid()
     told.send("here")
     while os.getppid() == parent:

@@ -33,7 +33,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
     if kind == "login":
         (folder / "login").mkdir(mode=0o700, exist_ok=True)
         return common | {"XDG_RUNTIME_DIR": str(folder / "login"), "HOME": str(folder), "USER": "me"}
-    if kind == "other login":  # the directory of that login is gone
+    if kind == "other login":  # the logout has removed the directory
         return common | {"XDG_RUNTIME_DIR": f"/run/user/{USER}/gone", "HOME": str(folder)}
     if kind == "cron":
         return common | {"HOME": str(folder), "LOGNAME": "me"}

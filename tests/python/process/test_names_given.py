@@ -1,4 +1,4 @@
-"""Names and their objects are kept for a process that is given them, even if the giver closes them."""
+"""Names and objects stay available to a process to which they were passed, even if the giver closes them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def route(request: pytest.FixtureRequest) -> Route:
 
 @pytest.fixture
 def receiver(route, start) -> Any:
-    """Starts a process that receives an object when told to."""
+    """Starts a process that receives an object on request."""
     ours, theirs = mp.Pipe()
     start(given_peers.receive, route, theirs)
     return ours

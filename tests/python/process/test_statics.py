@@ -45,7 +45,7 @@ needs_programs = pytest.mark.skipif(
 
 #: Guards of pybind11 and of the module definition. The import of the module initialises these objects.
 FOREIGN = re.compile(r"_ZGVZN?K?(8pybind11|\d+PyInit__core)")
-#: Names that take locks which no fork handler knows.
+#: Names of functions and types with locks that no fork handler takes.
 LOCKS = re.compile(
     r"std::(recursive_|shared_|timed_)*mutex\b|std::(once_flag|call_once|condition_variable|counting_semaphore)"
     r"|pthread_(mutex|once|rwlock|cond)_|\batomic_flag\b.*\.wait\("

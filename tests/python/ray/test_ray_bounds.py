@@ -1,4 +1,4 @@
-"""Limits of gateways: a node that lost its state, deaths that both sides learn of, and large messages."""
+"""Limits of gateways: a node that lost its state, deaths that both sides detect, and large messages."""
 
 from __future__ import annotations
 

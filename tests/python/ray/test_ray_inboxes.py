@@ -82,7 +82,7 @@ async def killed(work: Callable[[Any], None], end: Any) -> int:
 async def sender_here(pair: Hosted) -> Any:
     """Returns a sender at the home.
 
-    The pair's maker gave away its ends: this one, and those that the test opens later.
+    The maker of the pair has given away all its ends: this one, and the ends that the test opens later.
     """
     return shmtree.Sender._of(await pair.make())
 

@@ -263,7 +263,7 @@ def test_new_rows_get_the_largest_priority_of_any_shard(make: Any, far: Any) -> 
     mine = buffer.add({"value": 3, "done": False})
     buffer.update_priorities([mine], [1000.0])
     deadline = time.monotonic() + LONG_S
-    while True:  # a process that samples tells the shards, at some later time
+    while True:  # a process that samples notifies the shards with a delay
         (index,) = ray.get(far.add.remote(buffer, [4]), timeout=LONG_S)
         batch = buffer.sample(3000, weights="buffer")
         if (priorities := batch.priority[batch.index == index]).size and priorities[0] == 1000:

@@ -47,7 +47,7 @@ def test_broadcast_is_recorded_beside_its_subscriber(name: str, tmp_path: Path) 
     for step in range(300):
         broadcast.put(image(step, 4 if step % 2 else 100))
         assert subscriber.get()["step"] == step
-        while len(Recording(tmp_path / "run.mcap")) <= step:  # it may miss what it has no time for
+        while len(Recording(tmp_path / "run.mcap")) <= step:  # else it may miss overwritten versions
             pass
     broadcast.close()
     out, err = recorder.end()
@@ -143,7 +143,7 @@ def test_several_kinds_are_recorded_in_one_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def frames(name: str, tmp_path: Path) -> Path:
-    """Returns a recording of a Broadcast with that name, which is gone."""
+    """Returns a recording of a Broadcast with that name. The Broadcast is closed."""
     broadcast: shmtree.Broadcast[Any] = shmtree.Broadcast(64, name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
     for step in range(30):

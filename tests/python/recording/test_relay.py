@@ -51,7 +51,7 @@ def test_relay_blocks_the_sender_and_retains_unreceived_messages(name: str, tmp_
             sender.put(put, timeout=2)
             put += 1
     assert put < 100
-    # takes no more messages, and waits until those that it has passed on were received
+    # takes no more messages, and waits until all messages that it has passed on were received
     recorder.process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     assert recorder.process.poll() is None
