@@ -15,7 +15,7 @@
 
 namespace shmtree::value {
 
-// The layout of an array: the order of its elements, and the addresses between which they are.
+// The layout of an array: the order of its elements, and the range of addresses that they occupy.
 struct Layout {
   format::Order order = format::Order::kC;
   std::int64_t low = 0;   // Offset in bytes of the lowest address from the first element.

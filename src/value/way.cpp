@@ -113,7 +113,7 @@ std::string Item::way() const {
   return way;
 }
 
-// An error has a path if it begins with the path to this node, followed by more of a path or by the reason.
+// An error already has a path if its text begins with the path to this node. Further steps or the reason follow.
 Error Item::on_the_way(Error error) const {
   const std::string here = way();
   if (here.empty()) return error;

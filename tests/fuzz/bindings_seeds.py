@@ -165,7 +165,7 @@ def flat(contents: bytes, padding: int) -> bytes:
 FLAT = (flat(b"bytes", 0), flat(b"bytes", 48), flat(b"x" * 5000, 48))
 TENSORS = (tensor(0, (24,)), tensor(1, (6, 4)), tensor(3, (2, 3), (8, 16)), tensor(0, (48,), dtype=15))
 
-#: Names of classes for messages: those above, those of shmtree, and some that receivers must refuse.
+#: Names of classes for messages: the classes above, classes of shmtree, and some that receivers must refuse.
 CLASSES = (
     *(f"{__name__}:{name}" for name in ("Color", "Access", "Modes", "Point", "Step", "Registered", "pack")),
     "shmtree._leaves:DeviceLeaf", "shmtree:Sender", "shmtree:Receiver", "shmtree:Queue",

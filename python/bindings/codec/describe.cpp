@@ -225,7 +225,7 @@ class Describer {
   std::size_t indent_ = 0;  // of the next node
   std::string label_;       // of the next node
   std::string path_;
-  std::string last_;  // the last integer or text that was read, in the form of a step
+  std::string last_;  // the last integer or text that was read, as a step of a path
 };
 
 }  // namespace

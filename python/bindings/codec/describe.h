@@ -16,7 +16,7 @@ Result<std::string> describe_frame(std::span<const std::byte> frame);
 
 // The facts that an error reports of a node.
 struct NodeFacts {
-  std::optional<std::string> path{};  // from the root, such as `["obs"][0].field`; empty for the root
+  std::optional<std::string> path{};  // path from the root, such as `["obs"][0].field`; empty for the root
   std::vector<std::string> fields{};  // names, if it is a dataclass
 };
 

@@ -14,7 +14,8 @@ from .._codec import whole_files
 
 @contextlib.contextmanager
 def replacing(path: str, mode: str) -> Iterator[Any]:
-    """Opens a private file that replaces `path` at the end, as `whole_files.replacing` does, or a pipe or device."""
+    """Opens an output file. If `path` is a pipe or device, opens it; otherwise, makes a private file that replaces
+    `path` at the end, as `whole_files.replacing` does."""
     try:
         with open(path, mode) if _is_stream(path) else whole_files.replacing(path, mode, private=True) as out:
             yield out

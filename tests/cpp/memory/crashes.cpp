@@ -11,7 +11,7 @@ using namespace shmtree::test;
 namespace {
 
 // Kills `act` before its n-th store, for each n. The survivor must find `kept_bytes` in use and a consistent arena.
-// `prepare(arena)` creates the initial state; its result lives until the end.
+// `prepare(arena)` creates the initial state; its result is destroyed at the end.
 template <class Prepare, class Act, class Keep>
 void kill_at_every_change(Prepare prepare, Act act, Keep kept_bytes) {
   // valgrind is a hundred times slower, and looks for other errors

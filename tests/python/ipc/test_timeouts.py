@@ -21,7 +21,8 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def interrupts():
-    """Returns a function that calls another one. After 0.1 s a signal handler raises, wherever the program is then."""
+    """Returns a function that calls its argument. Meanwhile, after 0.1 s, a signal handler raises at an arbitrary
+    point."""
 
     def handler(number, frame):
         raise Interrupted
