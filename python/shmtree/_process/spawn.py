@@ -29,9 +29,8 @@ class Passenger:
         self.arena = arena
         self.identity, self._lock_fd = arena.reserve_slot()
         self._slot = (reduction.DupFd(arena.fd), reduction.DupFd(self._lock_fd), self.identity)
-        self._parts: dict[
-            str, tuple[int, Any]
-        ] = {}  # by path of the name: descriptor of its share, and its pickled form
+        # By path of the name: descriptor of its share, and its pickled form.
+        self._parts: dict[str, tuple[int, Any]] = {}
 
     def inheritance(self, name: _core.Name | None) -> Inheritance:
         """Returns the inheritance of an object with this name."""
