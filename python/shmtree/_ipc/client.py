@@ -406,11 +406,11 @@ class Client(Generic[T, ReplyT]):
             future.cancel()  # Ctrl-C
             raise
 
-    def call_many(self, objects: Iterable[T], timeout: float | None = None) -> list[ReplyT]:
+    def call_many(self, iterable: Iterable[T], timeout: float | None = None) -> list[ReplyT]:
         """Sends several requests, which servers may answer at the same time, and returns their replies in order.
 
         Args:
-            objects: The requests.
+            iterable: The requests.
             timeout: Seconds to wait for all replies; None waits indefinitely.
 
         Raises:
@@ -421,7 +421,7 @@ class Client(Generic[T, ReplyT]):
         deadline = deadline_after(timeout)
         asked: list[tuple[_Line, _Reply]] = []
         try:
-            asked.extend(self._submit_by(obj, timeout, deadline) for obj in objects)
+            asked.extend(self._submit_by(obj, timeout, deadline) for obj in iterable)
             return [self._result(line, future, timeout, deadline) for line, future in asked]
         finally:
             for _, future in asked:
@@ -440,6 +440,10 @@ class Client(Generic[T, ReplyT]):
         Raises:
             TimeoutError: The next part did not arrive in time. The other errors are those of `call`.
         """
+        deadline_after(timeout)  # raises for a wrong one now
+        return self._parts(obj, timeout)
+
+    def _parts(self, obj: T, timeout: float | None) -> Iterator[ReplyT]:
         self._check_thread()
         line = self._open_line(self._waits, is_stream=True)
         try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import queue
+import re
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +136,12 @@ def halve(value: Any) -> Any:
     return value / 2
 
 
+def handles_sigterm(pid: int) -> bool:
+    """Returns True once the process has begun to serve."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def serve_halves(name: str, options: dict[str, Any]) -> None:
     Service[Any](name).serve(halve, **options)
 
@@ -151,6 +159,8 @@ def test_serve_answers_and_a_raising_function_fails_its_request(start, runtime_d
         mixed = client.call_many([np.ones(size) for size in (1, 2, 3)] * 5, timeout=60)
         assert [reply.size for reply in mixed] == [1, 2, 3] * 5
         for process in processes:
+            while not handles_sigterm(process.pid):
+                time.sleep(0.01)
             os.kill(process.pid, signal.SIGTERM)
     for process in processes:
         process.join(60)

@@ -77,19 +77,20 @@ def test_generator_function_is_served_as_a_stream(service, asking):
 
 def test_server_waits_for_a_client_that_does_not_read(service, asking):
     stream = asking.stream("all", timeout=60)
-    sent = []
+    sent: list[None] = []
+    is_full = threading.Event()
 
     def serve() -> None:
         request = service.get(timeout=60)
         while request.stream(len(sent), timeout=0):
             sent.append(None)
+        is_full.set()
         request.stream("more", timeout=60)
         request.end()
 
     thread = in_thread(serve)
     got = [next(stream)]
-    while service.stats()["received"] < 1 or len(sent) < 2:
-        time.sleep(0.001)
+    assert is_full.wait(60)
     got += list(stream)
     thread.join(60)
     assert 16 <= len(sent) <= 17
