@@ -161,7 +161,10 @@ class Puller:
             else:
                 await (asyncio.sleep(_MAX_POLL_S) if is_idle else self._until_space(_MAX_POLL_S))
             while (call := self._next_answer()) is not None:
-                await self._land(call.answer.result())
+                pulled = call.answer.result()
+                if pulled.over is None:
+                    self._start_calls()  # the other side takes more messages while these land
+                await self._land(pulled)
                 self._calls.remove(call)
 
     def _next_answer(self) -> _Call | None:
