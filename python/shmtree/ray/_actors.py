@@ -200,10 +200,7 @@ class Calls:
 
 
 class _ByRay:
-    """Lets a gateway call the gateways of other nodes.
-
-    Calls that one coroutine makes, or that several coroutines make one after the other, arrive in order.
-    """
+    """Lets a gateway call the gateways of other nodes. Calls may arrive in any order."""
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] = {}

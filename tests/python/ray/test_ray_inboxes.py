@@ -10,41 +10,20 @@ import os
 import queue
 import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from ray_nodes import Hosted, Nodes
+from test_ray_nodes import receive, run, send, until
 
 import shmtree
 from shmtree.ray._deaths import PeerDied
 from shmtree.ray._ends import RemoteReceiver
 from shmtree.ray._pairs import OfferedReceiver
 
-PATIENCE_S = 120
 CLOSED = (shmtree.ChannelClosed, shmtree.PeerDied)
-
-
-def run(test: Callable[[Nodes], Awaitable[None]], *names: str, **options: Any) -> None:
-    nodes = Nodes(*(names or ("here", "there")), **options)
-    asyncio.run(asyncio.wait_for(nodes.run(test), PATIENCE_S))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
-async def send(sender: Any, count: int, close: bool = True) -> None:
-    for number in range(count):
-        await sender.put_async(number)
-    if close:
-        sender.close()
-
-
-async def receive(receiver: Any, count: int) -> list[int]:
-    return [await receiver.get_async() for _ in range(count)]
 
 
 async def receive_all(receiver: Any, into: list[int]) -> None:
