@@ -41,13 +41,13 @@ inline void put_small(std::uint32_t slot) {
   const std::uint64_t number = 100 + ring.tail(), value[] = {number, number};
   broadcast::Outgoing message;
   message.frame = {reinterpret_cast<const std::byte*>(value), sizeof value};
-  ring.write(message, sizeof value, sizeof value);
+  ring.write(message, sizeof value, sizeof value, Ring::Locks::kRing);
 }
 inline void put_block(std::uint32_t slot, BlockRef block) {
   broadcast::Outgoing message;
   message.held.ref_ = block;
   message.held.arena_ = shared_arena_of(slot);
-  rings[slot]->write(message, 8, 8);
+  rings[slot]->write(message, 8, 8, Ring::Locks::kArenaAndRing);
 }
 template <std::uint32_t slot>
 void put_small_locked() {

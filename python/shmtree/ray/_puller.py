@@ -81,7 +81,7 @@ class _Over(Exception):
 
 
 class _Call(NamedTuple):
-    """A call in progress, or whose messages have not been put yet."""
+    """A call that is in progress, or has returned messages that have not been put yet."""
 
     messages: int  # what it may bring
     nbytes: int

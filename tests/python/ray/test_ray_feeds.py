@@ -56,7 +56,7 @@ def test_unlanded_messages_are_pulled_again_with_their_numbers() -> None:
     assert (rest.first, rest.tickets) == (3, [3, 4])
 
 
-def test_acked_messages_leave_the_channel_and_returned_ones_do_not() -> None:
+def test_only_acked_messages_leave_the_channel() -> None:
     sender, receiver = filled(4)
     feed, generation = resumed(source_of(receiver), 1, 0, -1, {})
     pull(feed, generation, **ALL)
@@ -77,7 +77,7 @@ def test_idle_node_releases_messages_that_it_would_get_again() -> None:
     assert pull(feed, generation, **ALL).first == 1
 
 
-def test_successor_gives_unclaimed_messages_to_the_node_that_received_least() -> None:
+def test_unclaimed_messages_go_to_the_node_with_the_fewest() -> None:
     _, receiver = filled(6)
     source = source_of(receiver, receiver.take_frames(6))
     feeds = {number: source.feed(number) for number in (1, 2)}
