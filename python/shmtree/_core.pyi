@@ -1388,38 +1388,19 @@ class ReplayNest:
         self,
         skeleton: Any,
         leaves: tuple[tuple[Any, tuple[int, ...]], ...],
-        root: str,
-        convert: Callable[[Any, int], Any],
+        names: tuple[str, str],
+        convert: Callable[[Any, int, str, bool], Any],
         refuse: Callable[[str, Any, Any], object],
     ) -> None: ...
 
 _ReplayLeaf = tuple[str, int, Sequence[int]]
 
-@final
-class ReplayTable:
-    """A sampler of a replay buffer."""
-    def __init__(self, kind: int, alpha: float, beta: float, eps: float, max_times: int) -> None: ...
-    @property
-    def kind(self) -> int: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def beta(self) -> float: ...
-    @property
-    def eps(self) -> float: ...
-    @property
-    def max_times(self) -> int: ...
-
-@final
-class ReplayLimit:
-    """A rate limit of a replay buffer; `error_buffer` may be NaN."""
-    def __init__(self, samples_per_insert: float, min_size: int, error_buffer: float) -> None: ...
-
 class ReplaySpec:
-    """Specification of a replay buffer."""
-    def __init__(self, rows: Any, leaves: Sequence[_ReplayLeaf]) -> None: ...
+    """Specification of a replay buffer; `shmtree.replay._spec` has the options."""
+    def __init__(self, rows: Any, leaves: Sequence[_ReplayLeaf], options: dict[str, Any]) -> None: ...
     @staticmethod
     def unpack(note: bytes) -> ReplaySpec: ...
+    def changed(self, options: dict[str, Any]) -> ReplaySpec: ...
     @property
     def note(self) -> bytes: ...
     @property
@@ -1427,36 +1408,14 @@ class ReplaySpec:
     @property
     def leaves(self) -> list[_ReplayLeaf]: ...
     @property
+    def options(self) -> dict[str, Any]: ...
+    @property
     def next(self) -> list[int]: ...
-    @property
-    def stack(self) -> list[tuple[int, int]]: ...
-    @property
-    def reward(self) -> int | None: ...
-    @property
-    def done(self) -> int | None: ...
-    @property
-    def terminated(self) -> int | None: ...
-    @property
-    def truncated(self) -> int | None: ...
-    samplers: list[tuple[str, ReplayTable]]
-    n_step: int
-    gamma: float
-    repeats_first: bool
-    ends_unknown: bool
-    limit: ReplayLimit | None
-    raises_on_death: bool
     @property
     def has_discount(self) -> bool: ...
     def leaf(self, what: str, key: str | bytes) -> int: ...
-    def set_leaves(
-        self,
-        next: list[str | bytes],
-        stack: dict[str | bytes, int],
-        reward: str | bytes | None,
-        done: str | bytes | None,
-    ) -> None: ...
 
-_ReplayNests = tuple[ReplayNest, ReplayNest, ReplayNest, ReplayNest | None, ReplayNest | None]
+_ReplayNests = tuple[ReplayNest, ReplayNest, ReplayNest | None]
 
 class ReplayBatch:
     """Sampled rows, with their indices, weights and so on."""

@@ -15,31 +15,25 @@ using namespace py::literals;
 
 namespace {
 
-bool is_like(const Nest::Leaf& leaf, PyArrayObject* array) {
-  if (PyArray_TYPE(array) != leaf.type_number || !PyArray_ISNOTSWAPPED(array) || !PyArray_IS_C_CONTIGUOUS(array)) {
-    return false;
-  }
-  const std::span dims(PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array)));
-  return std::ranges::equal(dims, leaf.shape) &&
-         (leaf.is_plain || PyArray_EquivTypes(PyArray_DESCR(array), leaf.descr()));
-}
-
-// True if the array has one such leaf per row, and each of these is contiguous.
-bool is_column_of(const Nest::Leaf& leaf, PyArrayObject* array) {
+// True if the array has one such leaf, or one per row, each of them contiguous.
+bool is_of(const Nest::Leaf& leaf, PyArrayObject* array, RowForm form) {
   if (PyArray_TYPE(array) != leaf.type_number || !PyArray_ISNOTSWAPPED(array)) return false;
   const std::span dims(PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array)));
-  if (dims.size() != leaf.shape.size() + 1 || !std::ranges::equal(dims.subspan(1), leaf.shape)) return false;
-  if (dims[0] == 0) return leaf.is_plain || PyArray_EquivTypes(PyArray_DESCR(array), leaf.descr());
+  const std::size_t front = form == RowForm::kMany ? 1 : 0;
+  if (dims.size() != leaf.shape.size() + front || !std::ranges::equal(dims.subspan(front), leaf.shape)) return false;
+  if (!leaf.is_plain && !PyArray_EquivTypes(PyArray_DESCR(array), leaf.descr())) return false;
+  if (PyArray_IS_C_CONTIGUOUS(array)) return true;
+  if (form == RowForm::kOne) return false;
   npy_intp next = static_cast<npy_intp>(PyDataType_ELSIZE(leaf.descr()));
   for (std::size_t i = dims.size() - 1; i > 0; --i) {
     if (dims[i] != 1 && PyArray_STRIDE(array, static_cast<int>(i)) != next) return false;
     next *= dims[i];
   }
-  return PyArray_STRIDE(array, 0) >= 0 && (leaf.is_plain || PyArray_EquivTypes(PyArray_DESCR(array), leaf.descr()));
+  return PyArray_STRIDE(array, 0) >= 0;
 }
 
 template <class Int>
-bool stage_int(std::size_t leaf, PyObject* value, LeafAddresses& out) {
+bool stage_int(std::size_t leaf, PyObject* value, LeafColumns& out) {
   int overflow = 0;
   const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
   if (overflow != 0 || !std::in_range<Int>(number)) return false;
@@ -48,7 +42,7 @@ bool stage_int(std::size_t leaf, PyObject* value, LeafAddresses& out) {
 }
 
 template <class Float>
-bool stage_float(std::size_t leaf, PyObject* value, LeafAddresses& out) {
+bool stage_float(std::size_t leaf, PyObject* value, LeafColumns& out) {
   const bool is_float = PyFloat_Check(value);
   const double number = is_float ? PyFloat_AS_DOUBLE(value) : PyLong_AsDouble(value);
   if (!is_float && number == -1.0 && PyErr_Occurred()) {
@@ -69,17 +63,22 @@ Nest::~Nest() = default;
 
 // --- Construction
 
-std::shared_ptr<Nest> Nest::make(PyObject* skeleton, PyObject* leaves, PyObject* root, PyObject* convert,
+std::shared_ptr<Nest> Nest::make(PyObject* skeleton, PyObject* leaves, PyObject* names, PyObject* convert,
                                  PyObject* refuse) {
   std::shared_ptr<Nest> nest(new Nest());
   nest->convert_ = Ref::borrow(convert);
   nest->refuse_ = Ref::borrow(refuse);
+  PyObject *one = nullptr, *many = nullptr;
+  if (!PyArg_ParseTuple(names, "UU", &one, &many)) return nullptr;
+  nest->names_[0] = Ref::borrow(one);
+  nest->names_[1] = Ref::borrow(many);
   const Ref sequence(PySequence_Fast(leaves, "leaves must be a sequence"));
   if (!sequence) return nullptr;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence.get()); ++i) {
     if (!nest->add_leaf(PySequence_Fast_GET_ITEM(sequence.get(), i))) return nullptr;
   }
-  return nest->compile(skeleton, Ref::borrow(root), nest->root_) ? nest : nullptr;
+  Ref root(PyUnicode_FromString(""));
+  return root && nest->compile(skeleton, std::move(root), nest->root_) ? nest : nullptr;
 }
 
 bool Nest::add_leaf(PyObject* leaf) {
@@ -142,88 +141,110 @@ bool Nest::add_part(PyObject* skeleton, PyObject* key, PyObject* path, Part& out
   return done;
 }
 
-// --- Walk over the parts of a row
+// --- Reading rows
 
-template <class Take>
-bool Nest::walk(const Part& part, PyObject* value, const Take& take) const {
-  if (part.form == Form::kLeaf) return take(part.leaf, value);
+bool Nest::read(PyObject* rows, RowForm form, LeafColumns& out) const {
+  out.clear();
+  out.at_.resize(leaves_.size() + 1);
+  out.staged_.resize(leaves_.size());
+  out.rows_ = 1;
+  out.first_.reset();
+  return read(root_, rows, form, out);
+}
+
+bool Nest::read(const Part& part, PyObject* value, RowForm form, LeafColumns& out) const {
+  if (part.form == Form::kLeaf) return read_leaf(part.leaf, value, form, out);
   const Ref kept = Ref::borrow(value);  // a conversion may run any code, which may drop it
-  return part.form == Form::kDict ? walk_dict(part, value, take) : walk_sequence(part, value, take);
+  return part.form == Form::kDict ? read_dict(part, value, form, out) : read_sequence(part, value, form, out);
 }
 
 // Expects the keys in the order of the skeleton. At the first key in another order, looks up the remaining ones by key.
-template <class Take>
-bool Nest::walk_dict(const Part& part, PyObject* dict, const Take& take) const {
-  if (!PyDict_Check(dict)) return refuse(part, dict);
+bool Nest::read_dict(const Part& part, PyObject* dict, RowForm form, LeafColumns& out) const {
+  if (!PyDict_Check(dict)) return refuse(part, dict, form);
   const CriticalSection alone(dict);
-  if (PyDict_GET_SIZE(dict) != static_cast<Py_ssize_t>(part.keys.size())) return refuse(part, dict);
+  if (PyDict_GET_SIZE(dict) != static_cast<Py_ssize_t>(part.keys.size())) return refuse(part, dict, form);
   std::size_t i = 0;
   PyObject *key = nullptr, *value = nullptr;
   for (Py_ssize_t at = 0; i < part.keys.size(); ++i) {
     if (!PyDict_Next(dict, &at, &key, &value) || key != part.keys[i].get()) break;
-    if (!walk(part.parts[i], value, take)) return false;
+    if (!read(part.parts[i], value, form, out)) return false;
   }
   for (; i < part.keys.size(); ++i) {
     const Ref found = item_of(dict, part.keys[i].get());
-    if (!found) return PyErr_Occurred() ? false : refuse(part, dict);
-    if (!walk(part.parts[i], found.get(), take)) return false;
+    if (!found) return PyErr_Occurred() ? false : refuse(part, dict, form);
+    if (!read(part.parts[i], found.get(), form, out)) return false;
   }
   return true;
 }
 
-template <class Take>
-bool Nest::walk_sequence(const Part& part, PyObject* sequence, const Take& take) const {
-  if (part.form == Form::kList ? !PyList_Check(sequence) : !PyTuple_Check(sequence)) return refuse(part, sequence);
+bool Nest::read_sequence(const Part& part, PyObject* sequence, RowForm form, LeafColumns& out) const {
+  if (part.form == Form::kList ? !PyList_Check(sequence) : !PyTuple_Check(sequence)) {
+    return refuse(part, sequence, form);
+  }
   const CriticalSection alone(sequence);
   const auto has_all = [&] { return PySequence_Fast_GET_SIZE(sequence) == static_cast<Py_ssize_t>(part.parts.size()); };
   for (std::size_t i = 0; has_all() && i < part.parts.size(); ++i) {
-    if (!walk(part.parts[i], PySequence_Fast_GET_ITEM(sequence, static_cast<Py_ssize_t>(i)), take)) return false;
+    PyObject* const value = PySequence_Fast_GET_ITEM(sequence, static_cast<Py_ssize_t>(i));
+    if (!read(part.parts[i], value, form, out)) return false;
   }
-  return has_all() || refuse(part, sequence);
+  return has_all() || refuse(part, sequence, form);
 }
 
-bool Nest::refuse(const Part& part, PyObject* value) const {
-  const Ref done(call_python(refuse_.get(), part.path.get(), part.skeleton.get(), value));
+bool Nest::read_leaf(std::size_t number, PyObject* value, RowForm form, LeafColumns& out) const {
+  const Leaf& leaf = leaves_[number];
+  Ref array;
+  if (PyArray_CheckExact(value) && is_of(leaf, as_array(value), form)) {
+    array = Ref::borrow(value);
+  } else {
+    if (form == RowForm::kOne && leaf.shape.empty() && stage(number, value, out)) return true;
+    if (!PyErr_Occurred()) array = convert(number, value, form);
+  }
+  if (!array) return false;
+  PyArrayObject* const column = as_array(array.get());
+  out.at_[number] = PyArray_DATA(column);
+  if (form == RowForm::kMany) {
+    out.at_[number].stride = static_cast<std::size_t>(PyArray_STRIDE(column, 0));
+    const auto rows = static_cast<std::size_t>(PyArray_DIM(column, 0));
+    if (out.first_ && rows != out.rows_) {
+      const Ref one = full_path(leaf.path, form), other = full_path(leaves_[*out.first_].path, form);
+      if (one && other) {
+        PyErr_Format(PyExc_ValueError, "%U has %zu rows and %U has %zu; they must have the same length", one.get(),
+                     rows, other.get(), out.rows_);
+      }
+      return false;
+    }
+    out.rows_ = rows;
+    out.first_ = out.first_.value_or(number);
+  }
+  out.kept_.push_back(std::move(array));
+  return true;
+}
+
+Ref Nest::full_path(const Ref& path, RowForm form) const {
+  return Ref(PyUnicode_FromFormat("%U%U", names_[form == RowForm::kMany].get(), path.get()));
+}
+
+bool Nest::refuse(const Part& part, PyObject* value, RowForm form) const {
+  const Ref path = full_path(part.path, form);
+  const Ref done(path ? call_python(refuse_.get(), path.get(), part.skeleton.get(), value) : nullptr);
   if (done) PyErr_SetString(PyExc_ValueError, "this is not a row of the buffer");
   return false;
 }
 
 // Converts a value that is not an array of the leaf's dtype and shape.
-Ref Nest::convert(std::size_t number, PyObject* value) const {
+Ref Nest::convert(std::size_t number, PyObject* value, RowForm form) const {
   const Ref kept = Ref::borrow(value);
-  const Ref place(PyLong_FromSize_t(number));
-  Ref array(place ? call_python(convert_.get(), value, place.get()) : nullptr);
-  if (!array || PyArray_CheckExact(array.get())) return array;
-  PyErr_SetString(PyExc_TypeError, "a leaf was not converted to an array");
+  const Ref place(PyLong_FromSize_t(number)), path = full_path(leaves_[number].path, form);
+  if (!place || !path) return Ref();
+  PyObject* const is_many = form == RowForm::kMany ? Py_True : Py_False;
+  Ref array(call_python(convert_.get(), value, place.get(), path.get(), is_many));
+  if (!array || (PyArray_CheckExact(array.get()) && is_of(leaves_[number], as_array(array.get()), form))) return array;
+  PyErr_SetString(PyExc_TypeError, "a leaf was not converted to an array of its dtype and shape");
   return Ref();
 }
 
-// --- One row
-
-bool Nest::read(PyObject* row, LeafAddresses& out) const {
-  out.prepare(leaves_.size());
-  return walk(root_, row, [&](std::size_t leaf, PyObject* value) { return read_leaf(leaf, value, out); });
-}
-
-bool Nest::read_leaf(std::size_t number, PyObject* value, LeafAddresses& out) const {
-  const Leaf& leaf = leaves_[number];
-  if (PyArray_CheckExact(value) && is_like(leaf, as_array(value))) {
-    out.set(number, PyArray_DATA(as_array(value)), value);
-    return true;
-  }
-  if (leaf.shape.empty() && stage(number, value, out)) return true;
-  const Ref array = PyErr_Occurred() ? Ref() : convert(number, value);
-  if (!array) return false;
-  if (!is_like(leaf, as_array(array.get()))) {
-    PyErr_SetString(PyExc_TypeError, "a leaf was not converted to its dtype and shape");
-    return false;
-  }
-  out.set(number, PyArray_DATA(as_array(array.get())), array.get());
-  return true;
-}
-
 // Stores a common number without running Python code. Returns false for all other values.
-bool Nest::stage(std::size_t number, PyObject* value, LeafAddresses& out) const {
+bool Nest::stage(std::size_t number, PyObject* value, LeafColumns& out) const {
   const Leaf& leaf = leaves_[number];
   if (PyFloat_Check(value) || PyLong_Check(value)) {
     if (leaf.type_number == NPY_FLOAT) return stage_float<float>(number, value, out);
@@ -248,39 +269,8 @@ bool Nest::stage(std::size_t number, PyObject* value, LeafAddresses& out) const 
     }
   }
   if (!leaf.is_plain || Py_TYPE(value) != leaf.descr()->typeobj) return false;
-  PyArray_ScalarAsCtype(value, out.staged(number));
-  return true;
-}
-
-// --- Many rows
-
-bool Nest::read_columns(PyObject* rows, LeafColumns& out) const {
-  out.at_.resize(leaves_.size());
-  return walk(root_, rows, [&](std::size_t leaf, PyObject* value) { return read_column(leaf, value, out); });
-}
-
-bool Nest::read_column(std::size_t number, PyObject* value, LeafColumns& out) const {
-  const Leaf& leaf = leaves_[number];
-  Ref array = Ref::borrow(value);
-  if (!PyArray_CheckExact(value) || !is_column_of(leaf, as_array(value))) array = convert(number, value);
-  if (!array) return false;
-  PyArrayObject* const column = as_array(array.get());
-  if (!is_column_of(leaf, column)) {
-    PyErr_SetString(PyExc_TypeError, "a column was not converted to its dtype and shape");
-    return false;
-  }
-  const auto rows = static_cast<std::size_t>(PyArray_DIM(column, 0));
-  if (!std::exchange(out.has_rows_, true)) {
-    out.first_ = number;
-  } else if (rows != out.rows_) {
-    PyErr_Format(PyExc_ValueError, "%U has %zu rows and %U has %zu; they must have the same length", leaf.path.get(),
-                 rows, leaves_[out.first_].path.get(), out.rows_);
-    return false;
-  }
-  out.rows_ = rows;
-  out.at_[number] = {static_cast<const std::byte*>(PyArray_DATA(column)),
-                     static_cast<std::size_t>(PyArray_STRIDE(column, 0))};
-  out.kept_.push_back(std::move(array));
+  PyArray_ScalarAsCtype(value, &out.staged_[number]);
+  out.at_[number] = &out.staged_[number];
   return true;
 }
 
@@ -322,9 +312,9 @@ Ref Nest::build(const Part& part, std::span<const Ref> leaves) {
 
 namespace {
 
-std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::handle root, py::handle convert,
+std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::handle names, py::handle convert,
                                 py::handle refuse) {
-  auto nest = Nest::make(skeleton.ptr(), leaves.ptr(), root.ptr(), convert.ptr(), refuse.ptr());
+  auto nest = Nest::make(skeleton.ptr(), leaves.ptr(), names.ptr(), convert.ptr(), refuse.ptr());
   if (!nest) throw py::error_already_set();
   return nest;
 }
@@ -333,7 +323,7 @@ std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::hand
 
 void bind_replay_nest(py::module_& module) {
   py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", plain_class())
-      .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "root"_a, "convert"_a, "refuse"_a);
+      .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "names"_a, "convert"_a, "refuse"_a);
 }
 
 }  // namespace shmtree::python

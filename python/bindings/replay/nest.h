@@ -8,64 +8,48 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "bindings/cpython/python_api.h"
+#include "replay/rows/writer.h"
 
 namespace shmtree::python {
 
-// The address of each leaf's bytes in one row. The addresses are valid until clear() or the destructor.
-class LeafAddresses {
- public:
-  void prepare(std::size_t leaves) {
-    at_.resize(leaves);
-    staged_.resize(leaves);
-  }
-  void clear() noexcept { kept_.clear(); }
+enum class RowForm : std::uint8_t {
+  kOne,   // an array or a number for each leaf
+  kMany,  // arrays with an additional first dimension
+};
 
-  std::span<const void* const> all() const noexcept { return at_; }
-  void set(std::size_t leaf, const void* data, PyObject* owner) {
-    kept_.push_back(Ref::borrow(owner));
-    at_[leaf] = data;
+// The columns of one row or several, for replay::GivenRows. They are valid until clear() or the destructor.
+class LeafColumns {
+ public:
+  // Returns a column for each leaf, null for leaves that the rows lack, and one more. Empty if nothing was read.
+  std::span<replay::Column> all() noexcept { return at_; }
+  std::size_t rows() const noexcept { return rows_; }
+  void clear() noexcept {
+    at_.clear();
+    kept_.clear();
   }
-  void append(const void* data) { at_.push_back(data); }
+
   template <class Number>
   void stage(std::size_t leaf, Number number) noexcept {
     static_assert(sizeof(Number) <= sizeof(Staged));
-    new (&staged_[leaf]) Number(number);
-    at_[leaf] = &staged_[leaf];
+    at_[leaf] = new (&staged_[leaf]) Number(number);
   }
-  void* staged(std::size_t leaf) noexcept { return at_[leaf] = &staged_[leaf], &staged_[leaf]; }
-
- private:
-  struct alignas(16) Staged {
-    std::byte bytes[32];  // size of NumPy's largest number
-  };
-  std::vector<const void*> at_;
-  std::vector<Staged> staged_;
-  std::vector<Ref> kept_;
-};
-
-// For each leaf of several rows: the address in the first row, and the distance in bytes to the next row.
-class LeafColumns {
- public:
-  struct Column {
-    const std::byte* first = nullptr;
-    std::size_t stride = 0;
-  };
-
-  std::span<const Column> all() const noexcept { return at_; }
-  std::size_t rows() const noexcept { return rows_; }
 
  private:
   friend class Nest;
+  struct alignas(16) Staged {
+    std::byte bytes[32];  // size of NumPy's largest number
+  };
 
-  std::vector<Column> at_;
+  std::vector<replay::Column> at_;
+  std::vector<Staged> staged_;
   std::vector<Ref> kept_;
   std::size_t rows_ = 0;
-  bool has_rows_ = false;  // rows_ is known, from leaf first_
-  std::size_t first_ = 0;
+  std::optional<std::size_t> first_;  // leaf that determined rows_
 };
 
 class Nest {
@@ -76,24 +60,22 @@ class Nest {
     std::size_t bytes = 0;
     int type_number = 0;
     bool is_plain = false;  // the type number describes the dtype completely
-    Ref path;               // the leaf's name in error messages
+    Ref path;               // path from the root, for error messages
 
     PyArray_Descr* descr() const noexcept { return reinterpret_cast<PyArray_Descr*>(dtype.get()); }
   };
 
-  // `skeleton`: the pytree, with each leaf replaced by its number. `leaves`: a (dtype, shape) for each leaf. `root`:
-  // name of the whole row in error messages. `convert(value, leaf)` returns the value as an array of the leaf's dtype
-  // and shape, or raises. `refuse(path, expected, value)` raises. Returns null with a Python error set.
-  static std::shared_ptr<Nest> make(PyObject* skeleton, PyObject* leaves, PyObject* root, PyObject* convert,
+  // `skeleton`: the pytree, with each leaf replaced by its number. `leaves`: a (dtype, shape) for each leaf. `names`:
+  // names of one row and of several in error messages. `convert(value, leaf, path, is_many)` returns the value as an
+  // array of the leaf's dtype and shape, or raises. `refuse(path, expected, value)` raises. Returns null with a Python
+  // error set.
+  static std::shared_ptr<Nest> make(PyObject* skeleton, PyObject* leaves, PyObject* names, PyObject* convert,
                                     PyObject* refuse);
 
   std::span<const Leaf> leaves() const noexcept { return leaves_; }
-  // Gets the leaves of a row. Returns false with a Python error set: ValueError or TypeError if it has another
-  // structure.
-  bool read(PyObject* row, LeafAddresses& out) const;
-  // Does the same for a pytree of arrays, one per leaf, with an additional first dimension. All have the same length.
-  // `convert` is called for arrays of this form too.
-  bool read_columns(PyObject* rows, LeafColumns& out) const;
+  // Gets the leaves of a row, or of several rows, whose arrays have the same length. Returns false with a Python error
+  // set: ValueError or TypeError if they have another structure.
+  bool read(PyObject* rows, RowForm form, LeafColumns& out) const;
   // Builds a pytree with these leaves. Returns null with a Python error set.
   Ref build(std::span<const Ref> leaves) const { return build(root_, leaves); }
 
@@ -114,23 +96,21 @@ class Nest {
   bool add_leaf(PyObject* leaf);
   bool compile(PyObject* skeleton, Ref path, Part& out);
   bool add_part(PyObject* skeleton, PyObject* key, PyObject* path, Part& out);
-  // Calls take(leaf, value) for each leaf. Returns false if take() does, or if the value has another structure.
-  template <class Take>
-  bool walk(const Part& part, PyObject* value, const Take& take) const;
-  template <class Take>
-  bool walk_dict(const Part& part, PyObject* dict, const Take& take) const;
-  template <class Take>
-  bool walk_sequence(const Part& part, PyObject* sequence, const Take& take) const;
-  bool read_leaf(std::size_t number, PyObject* value, LeafAddresses& out) const;
-  bool stage(std::size_t number, PyObject* value, LeafAddresses& out) const;
-  bool read_column(std::size_t number, PyObject* value, LeafColumns& out) const;
-  Ref convert(std::size_t number, PyObject* value) const;
-  bool refuse(const Part& part, PyObject* value) const;
+  // Read a part of the rows. Return false with a Python error set.
+  bool read(const Part& part, PyObject* value, RowForm form, LeafColumns& out) const;
+  bool read_dict(const Part& part, PyObject* dict, RowForm form, LeafColumns& out) const;
+  bool read_sequence(const Part& part, PyObject* sequence, RowForm form, LeafColumns& out) const;
+  bool read_leaf(std::size_t number, PyObject* value, RowForm form, LeafColumns& out) const;
+  bool stage(std::size_t number, PyObject* value, LeafColumns& out) const;
+  Ref convert(std::size_t number, PyObject* value, RowForm form) const;
+  Ref full_path(const Ref& path, RowForm form) const;
+  bool refuse(const Part& part, PyObject* value, RowForm form) const;
   static Ref build(const Part& part, std::span<const Ref> leaves);
 
   std::vector<Leaf> leaves_;
   Part root_;
   Ref convert_, refuse_;
+  Ref names_[2];  // of each RowForm
 };
 
 // Adds _core.ReplayNest.

@@ -31,7 +31,7 @@ using platform::WaitContext;
 
 std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const NestTerms& made_of) {
   ReplayNests nests;
-  std::tie(nests.rows, nests.columns, nests.data, nests.final, nests.final_columns) = made_of;
+  std::tie(nests.rows, nests.data, nests.final) = made_of;
   const replay::Spec& spec = buffer->spec();
   bool fits = spec.has_finals() == (nests.final != nullptr) && nests.rows->leaves().size() == spec.leaves.size() &&
               nests.data->leaves().size() == spec.data_outputs();

@@ -14,8 +14,8 @@
 namespace shmtree::python {
 
 struct ReplayNests {
-  std::shared_ptr<Nest> rows, columns, data;   // structure of one row, of several rows, and of a batch
-  std::shared_ptr<Nest> final, final_columns;  // structure of last observations; null if the buffer keeps none
+  std::shared_ptr<Nest> rows, data;  // structure of rows, and of a batch
+  std::shared_ptr<Nest> final;       // structure of last observations; null if the buffer keeps none
 };
 
 struct Replay {
@@ -29,7 +29,7 @@ struct Replay {
 
 // The structures of ReplayNests, in their order.
 using SharedNest = std::shared_ptr<Nest>;
-using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
+using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest>;
 
 // Throws ValueError if the structures do not match the rows of the buffer.
 std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const NestTerms& nests);

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "bindings/cpython/unwrap.h"
@@ -25,6 +26,9 @@ SpecPart::Key key_of(py::handle key) {
 namespace {
 
 using LeafTerms = std::tuple<std::string, std::uint64_t, std::vector<std::uint64_t>>;
+// Name, kind, alpha, beta, eps, max_times.
+using SamplerTerms = std::tuple<std::string, std::uint32_t, double, double, double, std::uint32_t>;
+using LimitTerms = std::tuple<double, std::uint64_t, double>;  // the fields of RateLimit
 
 std::optional<SpecPart::Key> key_or_none(const py::object& key) {
   return key.is_none() ? std::optional<SpecPart::Key>() : key_of(key);
@@ -67,11 +71,63 @@ py::object nest_of(const SpecPart& part) {
   return part.form == SpecPart::Form::kList ? py::object(list) : py::object(py::tuple(list));
 }
 
-// Makes the specification of rows, with defaults for everything else.
-Spec spec_of_rows(py::handle rows, const std::vector<LeafTerms>& leaves) {
+// Sets the leaves that the keys of Episodes name.
+void set_leaves(Spec& spec, const py::dict& options) {
+  EpisodeKeys keys{.reward = key_or_none(options["reward"]), .done = key_or_none(options["done"])};
+  for (const py::handle key : options["next"]) keys.next.push_back(key_of(key));
+  for (const auto& [key, frames] : py::dict(options["stack"])) {
+    keys.stack.emplace_back(key_of(key), frames.cast<std::uint32_t>());
+  }
+  unwrap(replay::set_leaves(spec, keys));
+}
+
+// Sets the options that the dict has, which python/shmtree/replay/_spec.py fills.
+void set_options(Spec& spec, const py::dict& options) {
+  const auto set = [&](const char* name, auto& field) {
+    if (options.contains(name)) field = options[name].cast<std::remove_reference_t<decltype(field)>>();
+    return options.contains(name);
+  };
+  set("n_step", spec.n_step);
+  set("gamma", spec.gamma);
+  set("repeats_first", spec.repeats_first);
+  set("ends_unknown", spec.ends_unknown);
+  set("raises_on_death", spec.raises_on_death);
+  std::vector<SamplerTerms> samplers;
+  if (set("samplers", samplers)) spec.samplers.clear();
+  for (const auto& [name, kind, alpha, beta, eps, times] : samplers) {
+    spec.samplers.emplace_back(name, TableSpec{static_cast<replay::SamplerKind>(kind), alpha, beta, eps, times});
+  }
+  std::optional<LimitTerms> limit;
+  if (set("limit", limit)) spec.limit.reset();
+  if (limit) {
+    const auto& [samples_per_insert, min_size, error_buffer] = *limit;
+    spec.limit = RateLimit{samples_per_insert, min_size, error_buffer};
+  }
+  if (options.contains("next")) set_leaves(spec, options);
+}
+
+py::dict options_of(const Spec& spec) {
+  std::vector<SamplerTerms> samplers;
+  for (const auto& [name, table] : spec.samplers) {
+    samplers.emplace_back(name, static_cast<std::uint32_t>(table.kind), table.alpha, table.beta, table.eps,
+                          table.max_times);
+  }
+  return py::dict("samplers"_a = samplers, "stack"_a = spec.stack, "n_step"_a = spec.n_step,
+                  "repeats_first"_a = spec.repeats_first, "ends_unknown"_a = spec.ends_unknown,
+                  "raises_on_death"_a = spec.raises_on_death, "reward"_a = spec.reward, "done"_a = spec.done,
+                  "terminated"_a = spec.terminated, "truncated"_a = spec.truncated);
+}
+
+Spec spec_of(py::handle rows, const std::vector<LeafTerms>& leaves, const py::dict& options) {
   Spec spec;
   spec.row = part_of(rows, 0);
   for (const auto& [dtype, item_bytes, shape] : leaves) spec.leaves.push_back({dtype, item_bytes, shape});
+  set_options(spec, options);
+  return spec;
+}
+
+Spec changed(Spec spec, const py::dict& options) {
+  set_options(spec, options);
   return spec;
 }
 
@@ -79,14 +135,6 @@ std::vector<LeafTerms> leaves_of(const Spec& spec) {
   std::vector<LeafTerms> leaves;
   for (const replay::SpecLeaf& leaf : spec.leaves) leaves.emplace_back(leaf.dtype, leaf.item_bytes, leaf.shape);
   return leaves;
-}
-
-void set_leaves(Spec& spec, const py::list& next, const py::dict& stack, const py::object& reward,
-                const py::object& done) {
-  EpisodeKeys keys{.reward = key_or_none(reward), .done = key_or_none(done)};
-  for (const py::handle key : next) keys.next.push_back(key_of(key));
-  for (const auto& [key, frames] : stack) keys.stack.emplace_back(key_of(key), frames.cast<std::uint32_t>());
-  unwrap(replay::set_leaves(spec, keys));
 }
 
 Spec unpacked(const py::bytes& note) {
@@ -97,48 +145,22 @@ Spec unpacked(const py::bytes& note) {
 }  // namespace
 
 void bind_replay_spec(py::module_& module) {
-  py::class_<TableSpec>(module, "ReplayTable", plain_class())
-      .def(py::init([](std::uint32_t kind, double alpha, double beta, double eps, std::uint32_t max_times) {
-             return TableSpec{static_cast<replay::SamplerKind>(kind), alpha, beta, eps, max_times};
-           }),
-           "kind"_a, "alpha"_a, "beta"_a, "eps"_a, "max_times"_a)
-      .def_property_readonly("kind", [](const TableSpec& self) { return static_cast<std::uint32_t>(self.kind); })
-      .def_readonly("alpha", &TableSpec::alpha)
-      .def_readonly("beta", &TableSpec::beta)
-      .def_readonly("eps", &TableSpec::eps)
-      .def_readonly("max_times", &TableSpec::max_times);
-  py::class_<RateLimit>(module, "ReplayLimit", plain_class())
-      .def(py::init([](double samples_per_insert, std::uint64_t min_size, double error_buffer) {
-             return RateLimit{samples_per_insert, min_size, error_buffer};
-           }),
-           "samples_per_insert"_a, "min_size"_a, "error_buffer"_a);
   py::class_<Spec>(module, "ReplaySpec", plain_class())
-      .def(py::init(&spec_of_rows), "rows"_a, "leaves"_a)
+      .def(py::init(&spec_of), "rows"_a, "leaves"_a, "options"_a)
       .def_static("unpack", &unpacked, "note"_a)
+      .def("changed", &changed, "options"_a)
       .def_property_readonly("note", [](const Spec& self) { return py::bytes(replay::pack(self)); })
       .def_property_readonly("rows", [](const Spec& self) { return nest_of(self.row); })
       .def_property_readonly("leaves", &leaves_of)
+      .def_property_readonly("options", &options_of)
       .def_readonly("next", &Spec::next)
-      .def_readonly("stack", &Spec::stack)
-      .def_readonly("reward", &Spec::reward)
-      .def_readonly("done", &Spec::done)
-      .def_readonly("terminated", &Spec::terminated)
-      .def_readonly("truncated", &Spec::truncated)
-      .def_readwrite("samplers", &Spec::samplers)
-      .def_readwrite("n_step", &Spec::n_step)
-      .def_readwrite("gamma", &Spec::gamma)
-      .def_readwrite("repeats_first", &Spec::repeats_first)
-      .def_readwrite("ends_unknown", &Spec::ends_unknown)
-      .def_readwrite("limit", &Spec::limit)
-      .def_readwrite("raises_on_death", &Spec::raises_on_death)
       .def_property_readonly("has_discount", &Spec::has_discount)
       .def(
           "leaf",
           [](const Spec& self, const char* what, py::handle key) {
             return unwrap(replay::leaf_at(self, what, key_of(key)));
           },
-          "what"_a, "key"_a)
-      .def("set_leaves", &set_leaves, "next"_a, "stack"_a, "reward"_a, "done"_a);
+          "what"_a, "key"_a);
 }
 
 }  // namespace shmtree::python

@@ -8,17 +8,18 @@ namespace shmtree::python {
 
 namespace {
 
-Pool<LeafAddresses>& addresses_pool() {
-  return platform::never_destroyed<Pool<LeafAddresses>>();
+Pool<CallRows>& rows_pool() {
+  return platform::never_destroyed<Pool<CallRows>>();
 }
 
 }  // namespace
 
-BorrowedAddresses::BorrowedAddresses() : taken_(addresses_pool().take()) {}
+BorrowedRows::BorrowedRows() : taken_(rows_pool().take()) {}
 
-BorrowedAddresses::~BorrowedAddresses() {
-  taken_->clear();
-  addresses_pool().give_back(taken_);
+BorrowedRows::~BorrowedRows() {
+  taken_->rows.clear();
+  taken_->finals.clear();
+  rows_pool().give_back(taken_);
 }
 
 WriterState::~WriterState() {

@@ -1,4 +1,4 @@
-// State behind the writer objects of Python: their streams, and the addresses of the rows that they add.
+// State behind the writer objects of Python: their streams, and the rows that they add.
 //
 // All calls need the GIL.
 #pragma once
@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "bindings/cpython/python_api.h"
 #include "bindings/replay/nest.h"
@@ -38,18 +39,22 @@ inline WriterState& state_of(PyObject* writer) noexcept {
 // Returns false with TypeError set if the object is not a writer.
 bool is_writer(PyObject* object);
 
-// Borrows a LeafAddresses from a pool for one call.
-class BorrowedAddresses {
+// Memory for the rows of a call. Calls borrow it from a pool, so that they allocate none.
+struct CallRows {
+  LeafColumns rows, finals;
+  std::vector<replay::RowInfo> infos;
+};
+class BorrowedRows {
  public:
-  BorrowedAddresses();
-  ~BorrowedAddresses();
-  BorrowedAddresses(const BorrowedAddresses&) = delete;
-  BorrowedAddresses& operator=(const BorrowedAddresses&) = delete;
-  LeafAddresses& operator*() noexcept { return *taken_; }
-  LeafAddresses* operator->() noexcept { return taken_; }
+  BorrowedRows();
+  ~BorrowedRows();
+  BorrowedRows(const BorrowedRows&) = delete;
+  BorrowedRows& operator=(const BorrowedRows&) = delete;
+  CallRows& operator*() noexcept { return *taken_; }
+  CallRows* operator->() noexcept { return taken_; }
 
  private:
-  LeafAddresses* taken_;
+  CallRows* taken_;
 };
 
 // Returns the writer's stream in this process. Returns null with a Python error set.
@@ -68,8 +73,8 @@ inline PyObject* raise_waited(const Error& error, const WriterState& state) {
   return raise_waited(error, state.closed, "this writer was closed");
 }
 
-// Returns the methods of writers that add many rows: extend().
-std::span<const PyMethodDef> methods_for_many();
+// Returns the methods of writers that add rows.
+std::span<const PyMethodDef> methods_that_add();
 // Adds the function that adds to several writers at once to the module. Returns false with a Python error set.
 bool init_vector_add(PyObject* module);
 

@@ -4,16 +4,14 @@
 #include <algorithm>
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
-#include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/streams.h"
-#include "replay/buffer/episodes.h"
+#include "platform/errors.h"
 
 namespace shmtree::python {
 
@@ -23,81 +21,6 @@ PyTypeObject* writer_type = nullptr;
 
 using platform::Deadline;
 using platform::WaitContext;
-
-// Returns false with a Python error set.
-bool take_priority(const Replay& replay, PyObject* given, float* out) {
-  if (!given || given == Py_None) return true;
-  const double priority = PyFloat_AsDouble(given);
-  if (priority == -1.0 && PyErr_Occurred()) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return false;
-    PyErr_Format(PyExc_TypeError, "priority is %R; it must be a number", given);
-    return false;
-  }
-  Status fits = replay.buffer->tables()->check_priorities({&priority, 1});
-  if (!fits) {
-    raise(fits.error());
-    return false;
-  }
-  *out = static_cast<float>(priority);
-  return true;
-}
-
-// Keeps the leaves of a last observation for one call.
-class Final {
- public:
-  // None stands for no observation. Returns false with a Python error set.
-  bool take(const Replay& replay, PyObject* given) {
-    if (!given || given == Py_None) return true;
-    if (!replay.nests.final) {
-      PyErr_SetString(PyExc_ValueError, "final needs a buffer with next=, which stores last observations");
-      return false;
-    }
-    BorrowedAddresses& addresses = addresses_.emplace();
-    if (!replay.nests.final->read(given, *addresses)) return false;
-    const std::vector<std::size_t>& next = replay.buffer->spec().next;
-    leaves_.resize(replay.nests.rows->leaves().size() + 1);
-    for (std::size_t i = 0; i < next.size(); ++i) leaves_[next[i]] = addresses->all()[i];
-    return true;
-  }
-  std::span<const void* const> leaves() const noexcept { return leaves_; }
-
- private:
-  std::optional<BorrowedAddresses> addresses_;
-  std::vector<const void*> leaves_;
-};
-
-PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static constexpr Signature<4> kSignature{"add", {"row", "priority", "timeout", "final"}, 1, 1};
-  PyObject* given[4];
-  if (!take_arguments(kSignature, args, nargs, keywords, given)) return nullptr;
-  Deadline deadline;
-  if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
-  WriterState& state = state_of(self);
-  const std::shared_ptr<Replay> replay = state.replay;
-  BorrowedAddresses addresses;
-  if (!replay->nests.rows->read(given[0], *addresses)) return nullptr;
-  float priority = replay::kNoPriority;
-  if (!take_priority(*replay, given[1], &priority)) return nullptr;
-  const auto ending = replay->buffer->endings().of(addresses->all());
-  if (!ending) return raise(ending.error());
-  const replay::RowInfo info = replay::info_of(*ending, priority);
-  Final final;
-  if (!final.take(*replay, given[3])) return nullptr;
-  const std::shared_ptr<replay::Stream> stream = stream_of(state);
-  if (!stream) return nullptr;
-  addresses->append(&state.version);
-  auto added = with_hooks(replay->buffer->row_bytes() > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
-    return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-      return replay::add_with_final(writer, addresses->all(), info, final.leaves(), wait);
-    });
-  });
-  if (!added) {
-    raise_waited(added.error(), state);
-    if (added.error().completed != 0) add_to_exception("sent", added.error().completed);
-    return nullptr;
-  }
-  return PyLong_FromUnsignedLongLong(*added);
-}
 
 PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static constexpr Signature<3> kSignature{"end", {"final", "truncated", "timeout"}, 0, 0};
@@ -109,13 +32,16 @@ PyObject* end(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject*
   if (given[2] && !parse_deadline(nullptr, given[2], &deadline)) return nullptr;
   WriterState& state = state_of(self);
   const std::shared_ptr<Replay> replay = state.replay;
-  Final final;
-  if (!final.take(*replay, given[0])) return nullptr;
+  BorrowedRows final;
+  if (given[0] && given[0] != Py_None) {
+    if (!replay->nests.final) return raise(invalid("final needs a buffer with next=, which stores last observations"));
+    if (!replay->nests.final->read(given[0], RowForm::kOne, final->finals)) return nullptr;
+  }
   const std::shared_ptr<replay::Stream> stream = stream_of(state);
   if (!stream) return nullptr;
   Status ended = with_hooks(replay->buffer->row_bytes() > platform::kLongCopyBytes, [&](platform::WaitHooks& hooks) {
     return alone(state, *stream, hooks, deadline, [&](replay::Writer& writer, const WaitContext& wait) {
-      return writer.end(final.leaves(), truncated != 0, wait);
+      return writer.end(final->finals.all(), truncated != 0, wait);
     });
   });
   if (!ended) return raise_waited(ended.error(), state);
@@ -227,7 +153,6 @@ void dealloc(PyObject* self) {
 }
 
 const PyMethodDef kOwnMethods[] = {
-    {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"close", as_method<close_writer>(), METH_NOARGS, nullptr},
     {"_leave", as_method<leave>(), METH_NOARGS, nullptr},
@@ -243,7 +168,7 @@ PyGetSetDef attributes[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-PyMethodDef methods[16] = {};  // kOwnMethods, and those for many rows
+PyMethodDef methods[16] = {};  // kOwnMethods, and those that add rows
 
 PyType_Slot writer_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(guarded<make_writer>)},
@@ -265,8 +190,7 @@ bool is_writer(PyObject* object) {
 }
 
 bool init_replay_writer(PyObject* module) {
-  const auto many = methods_for_many();
-  std::ranges::copy(many, std::ranges::copy(kOwnMethods, methods).out);
+  std::ranges::copy(methods_that_add(), std::ranges::copy(kOwnMethods, methods).out);
   const Ref type(PyType_FromSpec(&writer_spec));
   writer_type = reinterpret_cast<PyTypeObject*>(Py_XNewRef(type.get()));
   return type && init_vector_add(module) && PyModule_AddObjectRef(module, "ReplayWriter", type.get()) == 0;

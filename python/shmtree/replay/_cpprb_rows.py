@@ -40,6 +40,7 @@ class PlacedRows:
         dtype = default_dtype or np.single
         self._columns = {name: (_shape(spec), _dtype(spec.get("dtype") or dtype)) for name, spec in env.items()}
         columns = self._columns or {"": ((), np.dtype(np.uint8))}
+        self._counted = next(reversed(self._columns), "")  # the number of its values is the number of steps
         self.shared = ReplayBuffer(int(size), columns=columns, sampling=Sampling(self._sampler()), **RING)
         self._ring = Ring(self.shared)
 
@@ -48,17 +49,15 @@ class PlacedRows:
 
     # --- Adding
 
-    def _count(self, given: Mapping[str, Any]) -> int:
-        """Returns the number of steps in `given`, which is the length of its last column."""
-        name, (shape, _) = list(self._columns.items())[-1]
-        return len(np.reshape(np.asarray(given[name]), (-1, *shape)))
+    def _steps_of(self, name: str, given: Mapping[str, Any]) -> Array:
+        return np.reshape(np.asarray(given[name]), (-1, *self._columns[name][0]))
 
     def _rows(self, given: Mapping[str, Any]) -> dict[str, Array]:
-        """Returns columns with as many steps as the last one. Raises KeyError for a missing column."""
-        count = self._count(given)
+        """Returns columns with as many steps as the counted one. Raises KeyError for a missing column."""
+        count = len(self._steps_of(self._counted, given))
         rows = {}
         for name, (shape, dtype) in self._columns.items():
-            column = np.reshape(np.asarray(given[name]), (-1, *shape))
+            column = self._steps_of(name, given)
             if len(column) not in (1, count):
                 raise ValueError(f"{name} has {len(column)} steps, but other columns have {count}")
             rows[name] = np.broadcast_to(column, (count, *shape)).astype(dtype)
@@ -123,13 +122,18 @@ class PlacedPriorities(PlacedRows):
     def _sampler(self) -> Sampler:
         return Prioritized(alpha=self._alpha, eps=self._eps)
 
-    def _checked_priorities(self, priorities: Any, count: int) -> Array | None:
+    def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
+        given = self._checked_priorities(priorities, kwargs)
+        return self._add(self._rows(kwargs), given)
+
+    def _checked_priorities(self, priorities: Any, given: Mapping[str, Any]) -> Array | None:
+        count = len(self._steps_of(self._counted, given))
         if priorities is None:
             return None
-        given = _singles(priorities)
-        if len(given) != count:
+        singles = _singles(priorities)
+        if len(singles) != count:
             raise ValueError("`priorities` shape is incompatible")
-        return given
+        return singles
 
     def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, Array]:
         added = self._ring.added

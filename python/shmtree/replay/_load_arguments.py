@@ -40,18 +40,18 @@ def _shown(there: Any) -> str:
 
 def _terms(spec: _spec.Spec) -> dict[str, Any]:
     """Returns the arguments of `Episodes` except `gamma`, with paths in place of leaves."""
-    core, ways = spec.core, _rows.paths_of(spec.rows.skeleton, "row")
+    options, ways = spec.options, _rows.paths_of(spec.rows.skeleton, "row")
 
     def way(leaf: int | None) -> str | None:
         return None if leaf is None else ways[leaf]
 
     return {
-        "next": [ways[leaf] for leaf in core.next],
-        "n_step": core.n_step,
-        "stack": {ways[leaf]: frames for leaf, frames in sorted(core.stack)},
-        "stack_padding": "first" if core.repeats_first else "zeros",
-        "reward": way(core.reward),
-        "done": {key: way(getattr(core, key)) for key in ("done", "terminated", "truncated")},
+        "next": [ways[leaf] for leaf in spec.core.next],
+        "n_step": options["n_step"],
+        "stack": {ways[leaf]: frames for leaf, frames in sorted(options["stack"])},
+        "stack_padding": "first" if options["repeats_first"] else "zeros",
+        "reward": way(options["reward"]),
+        "done": {key: way(options[key]) for key in ("done", "terminated", "truncated")},
     }
 
 

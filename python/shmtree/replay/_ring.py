@@ -125,11 +125,11 @@ class Ring:
             if not len(missing):
                 break
             found, is_there = self._rows_at(self.index_at((places[missing] - step) % self.capacity))
-            _copy_rows(found, is_there, rows, missing[is_there])
+            _put(rows, missing[is_there], found, is_there)
             there[missing[is_there]] = True
             missing = missing[~is_there]
         if not there.all():
-            _fill_rows(rows, ~there, fill)
+            _put(rows, ~there, fill)
         return rows
 
     def _rows_at(self, index: Array) -> tuple[Any, Array]:
@@ -164,17 +164,10 @@ def places_of(index: Any, size: int) -> Array:
     return places
 
 
-def _copy_rows(rows: Any, which: Array, out: Any, to: Array) -> None:
-    if isinstance(rows, dict):
-        for key, part in rows.items():
-            _copy_rows(part, which, out[key], to)
-    else:
-        out[to] = rows[which]
-
-
-def _fill_rows(rows: Any, which: Array, fill: float) -> None:
-    if isinstance(rows, dict):
-        for part in rows.values():
-            _fill_rows(part, which, fill)
-    else:
-        rows[which] = fill
+def _put(out: Any, to: Array, rows: Any, which: Any = ...) -> None:
+    """Sets the rows `to` of nested arrays to the rows `which` of others, or to a number."""
+    if not isinstance(out, dict):
+        out[to] = rows[which] if isinstance(rows, np.ndarray) else rows
+        return
+    for key, part in out.items():
+        _put(part, to, rows[key] if isinstance(rows, dict) else rows, which)

@@ -28,28 +28,23 @@ class Rows(NamedTuple):
     skeleton: Skeleton
     leaves: tuple[Leaf, ...]
 
-    def nest(self, root: str) -> _core.ReplayNest:
-        """Returns the object that splits such rows into leaves; `root` is the name of a row in errors."""
-        paths = paths_of(self.skeleton, root)
+    def nest(self, one: str, many: str) -> _core.ReplayNest:
+        """Returns the object that splits rows into leaves; `one` and `many` name a row and rows in errors.
 
-        def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
-            return as_leaf(paths[leaf], value, *self.leaves[leaf])
+        Many rows are arrays with one more dimension in front.
+        """
 
-        return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
-
-    def nest_of_columns(self, root: str) -> _core.ReplayNest:
-        """Returns the same for many rows: arrays with one more dimension in front."""
-        paths = paths_of(self.skeleton, root)
-
-        def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
+        def convert(value: Any, leaf: int, path: str, is_many: bool) -> np.ndarray[Any, Any]:
             dtype, shape = self.leaves[leaf]
-            array = _array_or_refuse(paths[leaf], value)
+            if not is_many:
+                return as_leaf(path, value, dtype, shape)
+            array = _array_or_refuse(path, value)
             if array.shape[1:] != shape or not array.ndim:
                 wanted = ", ".join(map(str, ("n", *shape)))
-                raise ValueError(f"{paths[leaf]} has the shape {array.shape}; for n rows it must be ({wanted})")
-            return as_leaf(paths[leaf], array, dtype, array.shape)
+                raise ValueError(f"{path} has the shape {array.shape}; for n rows it must be ({wanted})")
+            return as_leaf(path, array, dtype, array.shape)
 
-        return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
+        return _core.ReplayNest(self.skeleton, self.leaves, (one, many), convert, refuse)
 
 
 def from_example(example: Any) -> Rows:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from .. import _core
 from .._ipc.arguments import limit
 from ._numbers import not_negative, positive
 
@@ -93,33 +93,29 @@ class RateLimit:
             not_negative("error_buffer", self.error_buffer)
 
 
-def limit_of(rate: RateLimit) -> _core.ReplayLimit:
+def limit_of(rate: RateLimit) -> tuple[float, int, float]:
     """Returns the limit in the core's form."""
     buffer = math.nan if rate.error_buffer is None else float(rate.error_buffer)
-    return _core.ReplayLimit(float(rate.samples_per_insert), int(rate.min_size), buffer)
+    return float(rate.samples_per_insert), int(rate.min_size), buffer
 
 
 # In the order of the core's numbers: src/replay/sampling/layout.h.
 _KINDS: tuple[type[Sampler], ...] = (Uniform, Prioritized, Fifo, Lifo, MaxPriority)
 
 
-def tables_of(samplers: Mapping[str, Sampler]) -> list[tuple[str, _core.ReplayTable]]:
-    """Returns the samplers in the core's form."""
-
-    def table(sampler: Sampler) -> _core.ReplayTable:
-        shape = (sampler.alpha, sampler.beta, sampler.eps) if isinstance(sampler, Prioritized) else (0.0, 0.0, 1.0)
-        alpha, beta, eps = map(float, shape)
-        return _core.ReplayTable(_KINDS.index(type(sampler)) + 1, alpha, beta, eps, sampler.max_times or 0)
-
-    return [(name, table(sampler)) for name, sampler in samplers.items()]
+def terms_of(samplers: Mapping[str, Sampler]) -> list[tuple[Any, ...]]:
+    """Returns the samplers in the core's form: name, kind, alpha, beta, eps, max_times."""
+    terms: list[tuple[Any, ...]] = []
+    for name, each in samplers.items():
+        shape = (each.alpha, each.beta, each.eps) if isinstance(each, Prioritized) else (0, 0, 1)
+        terms.append((name, _KINDS.index(type(each)) + 1, *map(float, shape), each.max_times or 0))
+    return terms
 
 
-def sampler_of(table: _core.ReplayTable) -> Sampler:
-    """Returns the sampler for a table of the core, which has checked it."""
-    cls, times = _KINDS[table.kind - 1], table.max_times or None
-    return (
-        Prioritized(table.alpha, table.beta, table.eps, max_times=times) if cls is Prioritized else cls(max_times=times)
-    )
+def sampler_of(kind: int, alpha: float, beta: float, eps: float, max_times: int) -> Sampler:
+    """Returns the sampler for the terms of the core, which has checked them."""
+    cls, times = _KINDS[kind - 1], max_times or None
+    return Prioritized(alpha, beta, eps, max_times=times) if cls is Prioritized else cls(max_times=times)
 
 
 def named(given: Sampler | Mapping[str, Sampler] | None) -> dict[str, Sampler]:

@@ -30,7 +30,8 @@ class Spec:
             self.rows = Rows(_with_keys(core.rows, _key_from_core), tuple(checked_leaf(*leaf) for leaf in core.leaves))
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
             raise IncompatibleArena(f"the description of this replay buffer cannot be read: {error}") from error
-        self.samplers = {name: _samplers.sampler_of(table) for name, table in core.samplers}
+        self.options = core.options
+        self.samplers = {name: _samplers.sampler_of(*terms) for name, *terms in self.options["samplers"]}
         self.has_discount = core.has_discount
 
     @classmethod
@@ -48,15 +49,13 @@ class Spec:
 
     def changed(self, sampling: Sampling | None, episodes: Episodes | None, limits: Limits | None) -> Spec:
         """Returns the spec of a saved buffer, with the given options in place of the saved ones."""
-        core = _core.ReplaySpec.unpack(self.core.note)
+        options: dict[str, Any] = {} if limits is None else _limits(limits)
         if sampling is not None and sampling.sampler is not None:
-            core.samplers = _samplers.tables_of(_samplers.named(sampling.sampler))
-        if limits is not None:
-            _set_limits(core, limits)
+            options["samplers"] = _samplers.terms_of(_samplers.named(sampling.sampler))
         if episodes is not None:
-            core.gamma = float(episodes.gamma)
-            core.ends_unknown = core.ends_unknown and episodes.done is not None
-        return Spec(core)
+            options["gamma"] = float(episodes.gamma)
+            options["ends_unknown"] = self.options["ends_unknown"] and episodes.done is not None
+        return Spec(self.core.changed(options))
 
     def table(self, name: str | None) -> int:
         """Returns the number of a sampler by its name; None is the first one."""
@@ -77,23 +76,18 @@ class Spec:
             leaves += [self._sampled(leaf) for leaf in next]
         return Rows(skeleton, tuple(leaves))
 
-    def finals(self) -> Rows | None:
-        """Returns the structure of an episode's last observation, or None."""
-        if not self.core.next:
-            return None
-        skeleton = _only(self.rows.skeleton, {leaf: number for number, leaf in enumerate(self.core.next)})
-        return Rows(skeleton, tuple(self.rows.leaves[leaf] for leaf in self.core.next))
-
     def _sampled(self, leaf: int) -> Leaf:
         dtype, shape = self.rows.leaves[leaf]
-        frames = dict(self.core.stack).get(leaf)
+        frames = dict(self.options["stack"]).get(leaf)
         return (dtype, shape) if frames is None else (dtype, (frames, *shape))
 
     def nests(self) -> _core._ReplayNests:
-        """Returns the structures of a row, many rows, a batch, a last observation, and many last observations."""
-        rows, finals = self.rows, self.finals()
-        some = (rows.nest("row"), rows.nest_of_columns("rows"), self.data().nest("out"))
-        return (*some, None, None) if finals is None else (*some, finals.nest("final"), finals.nest_of_columns("final"))
+        """Returns the structures of rows, of a batch, and of last observations, which have some leaves of the rows."""
+        rows, final = self.rows, None
+        if self.core.next:
+            own_numbers = {leaf: leaf for leaf in self.core.next}
+            final = Rows(_only(rows.skeleton, own_numbers), rows.leaves).nest("final", "final")
+        return rows.nest("row", "rows"), self.data().nest("out", "out"), final
 
 
 def _with_keys(skeleton: Skeleton, convert: Callable[[Any], Any]) -> Skeleton:
@@ -121,20 +115,24 @@ def _key_from_core(key: str | bytes) -> Any:
 def make(rows: Rows, samplers: Mapping[str, _samplers.Sampler], episodes: Episodes, limits: Limits) -> Spec:
     """Returns the spec for the options of a buffer. Raises ValueError if rows lack a key."""
     leaves = [(str(describe(dtype, False)), dtype.itemsize, shape) for dtype, shape in rows.leaves]
-    core = _core.ReplaySpec(_with_keys(rows.skeleton, key_to_core), leaves)
-    core.samplers = _samplers.tables_of(samplers)
-    _set_limits(core, limits)
-    core.n_step, core.gamma = int(episodes.n_step), float(episodes.gamma)
-    core.repeats_first = episodes.stack_padding == "first"
-    stack = {key_to_core(key): int(frames) for key, frames in (episodes.stack or {}).items()}
     reward, done = (None if key is None else key_to_core(key) for key in (episodes.reward, episodes.done))
-    core.set_leaves([key_to_core(key) for key in episodes.next], stack, reward, done)
-    return Spec(core)
+    options = {
+        "samplers": _samplers.terms_of(samplers),
+        "next": [key_to_core(key) for key in episodes.next],
+        "n_step": int(episodes.n_step),
+        "gamma": float(episodes.gamma),
+        "stack": {key_to_core(key): int(frames) for key, frames in (episodes.stack or {}).items()},
+        "repeats_first": episodes.stack_padding == "first",
+        "reward": reward,
+        "done": done,
+        **_limits(limits),
+    }
+    return Spec(_core.ReplaySpec(_with_keys(rows.skeleton, key_to_core), leaves, options))
 
 
-def _set_limits(core: _core.ReplaySpec, limits: Limits) -> None:
-    core.limit = None if limits.rate is None else _samplers.limit_of(limits.rate)
-    core.raises_on_death = limits.on_peer_death == "raise"
+def _limits(limits: Limits) -> dict[str, Any]:
+    rate = None if limits.rate is None else _samplers.limit_of(limits.rate)
+    return {"limit": rate, "raises_on_death": limits.on_peer_death == "raise"}
 
 
 def _only(skeleton: Skeleton, numbers: dict[int, int]) -> Skeleton:

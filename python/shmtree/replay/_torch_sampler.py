@@ -167,9 +167,7 @@ class PrioritizedSampler(_Standard):
 
     def _empty(self) -> None:
         if self._storage is not None and self._storage.shared is not None:
-            self._storage.shared._replay.reset_max_priority(
-                list(self._storage.shared._spec.samplers).index("prioritized")
-            )
+            self._storage.shared._replay.reset_max_priority(self._storage.shared._spec.table("prioritized"))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the parameters, and the priorities of all rows in the order of the storage."""
@@ -197,8 +195,8 @@ class PrioritizedSampler(_Standard):
             )
         if (priorities := state_dict["_priorities"]) is not None:
             self.update_priority(torch.arange(len(priorities)), priorities)
-            table = list(self._joined(None).shared._spec.samplers).index("prioritized")
-            self._joined(None).shared._replay.raise_max_priority(table, float(state_dict["_max_priority"]))
+            shared = self._joined(None).shared
+            shared._replay.raise_max_priority(shared._spec.table("prioritized"), float(state_dict["_max_priority"]))
 
     @property
     def _eps(self) -> float:

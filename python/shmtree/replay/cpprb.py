@@ -66,12 +66,8 @@ class ReplayBuffer(PlacedRows):
             self._nstep = _nstep_buffer(env, Nstep, default_dtype or np.single, following)
             following = []
         super().__init__(size, {**env, **{f"next_{name}": env[name] for name in following}}, default_dtype)
-        self._first_columns = list(env)
+        self._counted = next(reversed(env), "")
         self._episode_steps = 0  # of this process
-
-    def _count(self, given: Mapping[str, Any]) -> int:
-        name = self._first_columns[-1]
-        return len(np.reshape(np.asarray(given[name]), (-1, *self._columns[name][0])))
 
     def add(self, **kwargs: Any) -> int | None:
         rows = kwargs if self._nstep is None else self._nstep.add(**_own(kwargs))
@@ -150,12 +146,11 @@ class PrioritizedReplayBuffer(PlacedPriorities, ReplayBuffer):
         )
 
     def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
-        count = self._count(kwargs)
-        given = self._checked_priorities(priorities, count)
         if self._nstep is None:
-            return self._add(self._rows(kwargs), given)
+            return super().add(priorities=priorities, **kwargs)
+        given = self._checked_priorities(priorities, kwargs)
         if given is None:
-            given = np.full(count, self.get_max_priority(), np.single)
+            given = np.full(len(self._steps_of(self._counted, kwargs)), self.get_max_priority(), np.single)
         summed = self._nstep_priorities.add(priorities=given, done=np.array(kwargs["done"], copy=True))
         rows = self._nstep.add(**_own(kwargs))
         return None if rows is None else self._add(self._rows(rows), np.ravel(summed["priorities"]))
@@ -204,10 +199,6 @@ class MPPrioritizedReplayBuffer(PlacedPriorities, MPReplayBuffer):
     ) -> None:
         self._alpha, self._eps = alpha, eps
         super().__init__(size, env_dict, ctx=ctx, **kwargs)
-
-    def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
-        given = self._checked_priorities(priorities, self._count(kwargs))
-        return self._add(self._rows(kwargs), given)
 
 
 def create_buffer(

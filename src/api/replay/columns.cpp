@@ -21,73 +21,51 @@ namespace {
 
 constexpr const char* kNext = "next";
 
-std::string quoted(const std::string& path) {
-  return "\"" + path + "\"";
-}
-
-std::vector<std::string> parts_of(const std::string& path) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0;;) {
-    const std::size_t end = path.find('/', begin);
-    parts.push_back(path.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
+Status add_leaf(Spec& spec, SpecPart& part, const std::string& name, DType dtype, std::span<const std::int64_t> shape) {
+  if (std::ranges::any_of(shape, [](std::int64_t size) { return size < 1; })) {
+    return invalid(name + " has a dimension below 1");
   }
-}
-
-// Adds the leaf at that path, and the dicts on the way to it.
-Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
-  SpecPart* part = &row;
-  const std::vector<std::string> keys = parts_of(path);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    const bool is_last = i + 1 == keys.size();
-    if (keys[i].empty() || !platform::is_text(keys[i]))
-      return invalid("the column " + quoted(path) + " has an empty name, or one that is not UTF-8");
-    const auto found = std::ranges::find(part->keys, keys[i], &SpecPart::Key::bytes);
-    if (found == part->keys.end()) {
-      part->keys.push_back({.bytes = keys[i]});
-      part->parts.push_back({.form = is_last ? SpecPart::Form::kLeaf : SpecPart::Form::kDict, .leaf = number});
-      part = &part->parts.back();
-      continue;
-    }
-    part = &part->parts[static_cast<std::size_t>(found - part->keys.begin())];
-    if (is_last || part->form == SpecPart::Form::kLeaf) {
-      return invalid("the column " + quoted(path) + " has the path of another column");
-    }
-  }
+  part.leaf = spec.leaves.size();
+  spec.leaves.push_back({std::string(replay::text_of(dtype)), item_bytes(dtype), {shape.begin(), shape.end()}});
   return success();
 }
 
-// Numbers the leaves in the order in which they occur. `order` gets their previous numbers.
-void number_leaves(SpecPart& part, std::vector<std::size_t>& order) {
-  if (part.form == SpecPart::Form::kLeaf) {
-    order.push_back(std::exchange(part.leaf, order.size()));
-    return;
-  }
-  for (SpecPart& each : part.parts) number_leaves(each, order);
-}
+// A column below a dict of the row, and the keys of its path that are left, such as "x/y" of "obs/x/y".
+struct Below {
+  const ReplayColumn* column;
+  std::string_view keys;
 
-Status add_columns(Spec& spec, const std::vector<ReplayColumn>& columns) {
-  spec.row.form = SpecPart::Form::kDict;
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    const ReplayColumn& column = columns[i];
-    Status added = add_leaf(spec.row, column.path, i);
-    if (!added) return added;
-    if (replay::text_of(column.dtype).empty()) {
-      return invalid("the column " + quoted(column.path) + " has the dtype " + std::string(name_of(column.dtype)) +
+  std::string_view key() const { return keys.substr(0, keys.find('/')); }
+  bool is_leaf() const { return key().size() == keys.size(); }
+};
+
+// Adds the columns to a dict of the row.
+Status add_columns(Spec& spec, SpecPart& part, std::span<const Below> columns) {
+  part.form = SpecPart::Form::kDict;
+  for (const Below& each : columns) {
+    const std::string key(each.key());
+    const std::string name = "the column \"" + each.column->path + "\"";
+    if (key.empty() || !platform::is_text(key)) return invalid(name + " has an empty name, or one that is not UTF-8");
+    if (std::ranges::find(part.keys, key, &SpecPart::Key::bytes) != part.keys.end()) continue;
+    part.keys.push_back({.bytes = key});
+    SpecPart& child = part.parts.emplace_back();
+    std::vector<Below> below;
+    bool has_leaf = false;
+    for (const Below& other : columns) {
+      if (other.key() != key) continue;
+      has_leaf = has_leaf || other.is_leaf();
+      below.push_back({other.column, other.keys.substr(std::min(key.size() + 1, other.keys.size()))});
+    }
+    if (has_leaf && below.size() > 1) {
+      return invalid("the column \"" + below.back().column->path + "\" has the path of another column");
+    }
+    if (has_leaf && replay::text_of(each.column->dtype).empty()) {
+      return invalid(name + " has the dtype " + std::string(name_of(each.column->dtype)) +
                      ", which rows do not support");
     }
-    if (std::ranges::any_of(column.shape, [](std::int64_t size) { return size < 1; })) {
-      return invalid("the column " + quoted(column.path) + " has a dimension below 1");
-    }
-  }
-  std::vector<std::size_t> order;
-  number_leaves(spec.row, order);
-  for (const std::size_t number : order) {
-    const ReplayColumn& column = columns[number];
-    SpecLeaf leaf{.dtype = std::string(replay::text_of(column.dtype)), .item_bytes = item_bytes(column.dtype)};
-    leaf.shape.assign(column.shape.begin(), column.shape.end());
-    spec.leaves.push_back(std::move(leaf));
+    Status added = has_leaf ? add_leaf(spec, child, name, each.column->dtype, each.column->shape)
+                            : add_columns(spec, child, below);
+    if (!added) return added;
   }
   return success();
 }
@@ -129,18 +107,10 @@ Status add_part(Spec& spec, SpecPart& part, const std::string& path, const Value
     return add_parts(spec, part, path, tuple->items());
   }
   const DType dtype = dtype_for(value);
-  const std::string_view text = replay::text_of(dtype);
-  if (text.empty()) return invalid(path + " is " + word_of(value) + "; rows consist of numbers and arrays");
-  part.leaf = spec.leaves.size();
-  SpecLeaf leaf{.dtype = std::string(text), .item_bytes = item_bytes(dtype)};
-  if (const auto* array = std::get_if<ArrayRef>(&value.variant())) {
-    if (std::ranges::any_of(array->shape, [](std::int64_t size) { return size < 1; })) {
-      return invalid(path + " has a dimension below 1");
-    }
-    leaf.shape.assign(array->shape.begin(), array->shape.end());
-  }
-  spec.leaves.push_back(std::move(leaf));
-  return success();
+  if (replay::text_of(dtype).empty())
+    return invalid(path + " is " + word_of(value) + "; rows consist of numbers and arrays");
+  const auto* array = std::get_if<ArrayRef>(&value.variant());
+  return add_leaf(spec, part, path, dtype, array == nullptr ? std::span<const std::int64_t>() : array->shape);
 }
 
 Status add_parts(Spec& spec, SpecPart& part, const std::string& path, std::span<const Value> items) {
@@ -218,8 +188,10 @@ Result<Spec> spec_of(const ReplayOptions& options) {
   if (!accepted) return std::move(accepted).error();
   if (options.example && !options.columns.empty())
     return invalid("both columns and an example were passed; pass one of them");
+  std::vector<Below> columns;
+  for (const ReplayColumn& each : options.columns) columns.push_back({&each, each.path});
   Status added =
-      options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, options.columns);
+      options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, spec.row, columns);
   if (!added) return std::move(added).error();
   set_samplers(spec, options.sampling);
   const ReplayEpisodes& episodes = options.episodes;

@@ -208,15 +208,16 @@ Error other(const Path& path, const Value& value, const SpecLeaf& leaf, const ch
 
 Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value, RowForm form) {
   const std::size_t front = form == RowForm::kMany ? 1 : 0;
-  at_.assign(spec.leaves.size(), {});
+  at_.assign(spec.leaves.size() + 1, {});
   numbers_.resize(form == RowForm::kOne ? spec.leaves.size() : 0);
   bool has_rows = false;
+  rows_ = 1;
   return walk(part, value, Path{.root = root}, [&](std::size_t leaf, const Value& found, const Path& path) -> Status {
     const SpecLeaf& wanted = spec.leaves[leaf];
     const DType dtype = replay::dtype_of(wanted.dtype);
     const auto* array = std::get_if<ArrayRef>(&found.variant());
     if (array == nullptr && form == RowForm::kOne) {
-      at_[leaf].first = numbers_[leaf].bytes;
+      at_[leaf] = numbers_[leaf].bytes;
       if (wanted.shape.empty() && stage_value(dtype, found, numbers_[leaf].bytes)) return success();
       return other(path, found, wanted, wanted.shape.empty() ? ", which cannot hold it" : "");
     }
@@ -235,15 +236,6 @@ Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root
     at_[leaf] = {*elements, wanted.bytes()};
     return success();
   });
-}
-
-std::vector<const void*> ReplayRows::leaves(const void* last) const {
-  std::vector<const void*> found;
-  if (at_.empty()) return found;
-  found.reserve(at_.size() + 1);
-  for (const replay::Writer::Column& column : at_) found.push_back(column.first);
-  found.push_back(last);
-  return found;
 }
 
 }  // namespace shmtree::api

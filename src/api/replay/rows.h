@@ -48,16 +48,15 @@ class ReplayRows {
   // `part`: a pytree of leaves of `spec`. `root`: its name in errors.
   Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value,
               RowForm form);
-  const std::vector<replay::Writer::Column>& columns() const noexcept { return at_; }
+  // Returns a column for each leaf, and one for replay::GivenRows.
+  std::span<replay::Column> columns() noexcept { return at_; }
   std::size_t rows() const noexcept { return rows_; }
-  // Returns the address of each leaf in the first row, then `last`.
-  std::vector<const void*> leaves(const void* last) const;
 
  private:
   struct alignas(16) Number {
     std::byte bytes[16];
   };
-  std::vector<replay::Writer::Column> at_;
+  std::vector<replay::Column> at_;
   std::vector<Number> numbers_;
   std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::size_t rows_ = 0;

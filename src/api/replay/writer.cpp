@@ -4,7 +4,6 @@
 
 #include "api/replay/replay_state.h"
 #include "platform/errors.h"
-#include "replay/buffer/episodes.h"
 
 namespace shmtree {
 
@@ -53,64 +52,23 @@ namespace {
 
 constexpr const char* kReplayWriter = "ReplayWriter";
 
-// Checks the priority of one row; kNoPriority if it has none.
-Result<float> checked_priority(const ReplayCore& core, std::optional<double> priority) {
-  if (!priority) return replay::kNoPriority;
-  Status fits = core.buffer->tables()->check_priorities({&*priority, 1});
-  if (!fits) return std::move(fits).error();
-  return static_cast<float>(*priority);
-}
-
-// Reads the leaves of a last observation into `out`. None has no leaves.
-Status read_final(const ReplayCore& core, const Value& final, ReplayRows& out) {
-  const replay::Spec& spec = core.buffer->spec();
-  if (std::holds_alternative<std::monostate>(final.variant())) return success();
-  if (!spec.has_finals()) return invalid("final needs a buffer with next, which stores last observations");
-  return out.read(spec, core.paths.final, "final", final, RowForm::kOne);
-}
-
 }  // namespace
 }  // namespace api
-
-Result<std::int64_t> ReplayWriter::add(const Value& row, Timeout timeout, std::optional<double> priority,
-                                       const std::stop_token& stop, const Value& final) const {
-  return with_core(state_.get(), api::kReplayWriter, timeout, stop,
-                   [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<std::int64_t> {
-                     const replay::Spec& spec = core->buffer->spec();
-                     ReplayRows read, last;
-                     Status fits = read.read(spec, spec.row, "row", row, api::RowForm::kOne);
-                     if (!fits) return std::move(fits).error();
-                     const std::int64_t version = state_->version.load(std::memory_order_relaxed);
-                     const std::vector<const void*> leaves = read.leaves(&version);
-                     auto checked = api::checked_priority(*core, priority);
-                     if (!checked) return std::move(checked).error();
-                     auto ending = core->buffer->endings().of(leaves);
-                     if (!ending) return std::move(ending).error();
-                     const replay::RowInfo info = replay::info_of(*ending, *checked);
-                     fits = api::read_final(*core, final, last);
-                     if (!fits) return std::move(fits).error();
-                     auto stream = state_->open_stream();
-                     if (!stream) return std::move(stream).error();
-                     const std::vector<const void*> final_leaves = last.leaves(nullptr);
-                     auto added = replay::alone(**stream, wait, [&](replay::Writer& writer) {
-                       return replay::add_with_final(writer, leaves, info, final_leaves, wait);
-                     });
-                     if (!added) return std::move(added).error();
-                     return static_cast<std::int64_t>(*added);
-                   });
-}
 
 Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout, const std::stop_token& stop) const {
   return with_core(state_.get(), api::kReplayWriter, timeout, stop,
                    [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Status {
+                     const replay::Spec& spec = core->buffer->spec();
                      ReplayRows read;
-                     Status fits = api::read_final(*core, final, read);
-                     if (!fits) return fits;
+                     if (!std::holds_alternative<std::monostate>(final.variant())) {
+                       Status fits = read.read(spec, core->paths.final, "final", final, api::RowForm::kOne);
+                       if (!fits) return fits;
+                     }
                      auto stream = state_->open_stream();
                      if (!stream) return std::move(stream).error();
-                     const std::vector<const void*> leaves = read.leaves(nullptr);
-                     return replay::alone(**stream, wait,
-                                          [&](replay::Writer& writer) { return writer.end(leaves, truncated, wait); });
+                     return replay::alone(**stream, wait, [&](replay::Writer& writer) {
+                       return writer.end(read.columns(), truncated, wait);
+                     });
                    });
 }
 

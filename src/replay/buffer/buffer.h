@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "platform/fork.h"
-#include "replay/buffer/episodes.h"
+#include "replay/buffer/endings.h"
 #include "replay/buffer/sample_statistics.h"
 #include "replay/buffer/spec.h"
 #include "replay/rows/gather.h"

@@ -95,24 +95,14 @@ Status check_samplers(const Spec& spec) {
   }
   for (std::size_t i = 0; i < spec.samplers.size(); ++i) {
     const auto& [name, table] = spec.samplers[i];
-    const auto kind = static_cast<std::uint32_t>(table.kind);
-    if (kind < 1 || kind > 5) return invalid("a sampler has the unknown kind " + std::to_string(kind));
-    if (!is_sound(table.alpha) || !is_sound(table.beta) || !is_sound(table.eps)) {
-      return invalid("alpha, beta and eps of the sampler \"" + name + "\" must be finite and not negative");
-    }
+    if (Status good = check_table(table); !good) return good;
     for (std::size_t k = 0; k < i; ++k) {
       if (spec.samplers[k].first == name) return invalid("two samplers have the name \"" + name + "\"");
     }
   }
   if (!spec.limit) return success();
-  const RateLimit& limit = *spec.limit;
-  const bool has_buffer = !std::isnan(limit.error_buffer);
-  if (!is_sound(limit.samples_per_insert) || limit.samples_per_insert == 0 || limit.min_size == 0 ||
-      (has_buffer && !is_sound(limit.error_buffer))) {
-    return invalid("a limit of " + std::to_string(limit.samples_per_insert) + " samples per insert from " +
-                   std::to_string(limit.min_size) + " rows on; the first must be positive, the second at least 1");
-  }
-  return success();
+  auto good = RateLimiter::checked(*spec.limit, ~std::uint64_t{0});
+  return good ? success() : Status(std::move(good).error());
 }
 
 Status check_named_leaves(const Spec& spec) {

@@ -274,20 +274,7 @@ void GatherBlock::fetch() const noexcept {
 void GatherBlock::copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out, SideBySide& large) const noexcept {
 #if !defined(__SANITIZE_THREAD__)
   const std::span records(slots.records.data(), rows_);
-  if (all_there_) {
-    switch (leaf.bytes) {
-      case 1: return copy_fixed<1>(records, leaf, out);
-      case 2: return copy_fixed<2>(records, leaf, out);
-      case 4: return copy_fixed<4>(records, leaf, out);
-      case 8: return copy_fixed<8>(records, leaf, out);
-      case 12: return copy_fixed<12>(records, leaf, out);
-      case 16: return copy_fixed<16>(records, leaf, out);
-      case 24: return copy_fixed<24>(records, leaf, out);
-      case 32: return copy_fixed<32>(records, leaf, out);
-      case 64: return copy_fixed<64>(records, leaf, out);
-      default: break;
-    }
-  }
+  if (all_there_ && with_common_size(leaf.bytes, [&](auto bytes) { copy_fixed<bytes>(records, leaf, out); })) return;
 #endif
   for (std::size_t row = 0; row < rows_; ++row, out += leaf.bytes) {
     if (is_there(row)) {

@@ -28,46 +28,31 @@ void copy_fixed(std::byte* out, std::uint64_t out_stride, const std::byte* in, s
 }
 #endif
 
-void copy_column(std::byte* out, const Leaf& leaf, const Writer::Column& column, std::uint64_t from,
+void copy_column(std::byte* out, const Leaf& leaf, const Column& column, std::uint64_t from,
                  std::uint32_t count) noexcept {
   const std::byte* in = column.first + from * column.stride;
   if (leaf.stride == leaf.bytes && column.stride == leaf.bytes) return copy_racing(out, in, count * leaf.bytes);
 #if !defined(__SANITIZE_THREAD__)
-  switch (leaf.bytes) {
-    case 1: return copy_fixed<1>(out, leaf.stride, in, column.stride, count);
-    case 2: return copy_fixed<2>(out, leaf.stride, in, column.stride, count);
-    case 4: return copy_fixed<4>(out, leaf.stride, in, column.stride, count);
-    case 8: return copy_fixed<8>(out, leaf.stride, in, column.stride, count);
-    case 12: return copy_fixed<12>(out, leaf.stride, in, column.stride, count);
-    case 16: return copy_fixed<16>(out, leaf.stride, in, column.stride, count);
-    case 24: return copy_fixed<24>(out, leaf.stride, in, column.stride, count);
-    case 32: return copy_fixed<32>(out, leaf.stride, in, column.stride, count);
-    case 64: return copy_fixed<64>(out, leaf.stride, in, column.stride, count);
-    default: break;
-  }
+  const auto copy = [&](auto bytes) { copy_fixed<bytes>(out, leaf.stride, in, column.stride, count); };
+  if (with_common_size(leaf.bytes, copy)) return;
 #endif
-  for (std::uint32_t i = 0; i < count; ++i) {
-    copy_racing(out + i * leaf.stride, in + i * column.stride, leaf.bytes);
-  }
+  for (std::uint32_t i = 0; i < count; ++i) copy_leaf(out + i * leaf.stride, in + i * column.stride, leaf.bytes);
 }
 
-// Returns `count` elements of `mask`, from `from` on, as bits; 0 if `mask` is null.
-std::uint64_t bits_of(const bool* mask, std::uint64_t from, std::uint64_t count) noexcept {
+// Returns which of the rows end an episode, as bits. In a buffer with last observations, a truncated row does not end
+// its episode yet: the last observation does.
+std::uint64_t ends_of(const RowInfo* infos, std::uint64_t count, bool finals) noexcept {
   std::uint64_t bits = 0;
-  for (std::uint64_t i = 0; mask != nullptr && i < count; ++i) bits |= std::uint64_t{mask[from + i]} << i;
+  for (std::uint64_t i = 0; infos != nullptr && i < count; ++i) {
+    bits |= std::uint64_t{infos[i].done && !(infos[i].truncated && finals)} << i;
+  }
   return bits;
 }
 
-RowInfo info_at(const Writer::Rows& rows, std::uint64_t row) noexcept {
-  const auto is = [row](const bool* mask) { return mask != nullptr && mask[row]; };
-  return {.done = is(rows.ends), .truncated = is(rows.truncated), .terminated = is(rows.terminated)};
-}
-
 bool cuts_before_last(const Writer::Rows& rows) noexcept {
-  for (std::uint64_t row = 0; rows.truncated != nullptr && row + 1 < rows.count; ++row) {
-    if (rows.truncated[row] && info_at(rows, row).done) return true;
-  }
-  return false;
+  if (rows.infos == nullptr || rows.count == 0) return false;
+  const auto is_cut = [](const RowInfo& info) { return info.done && info.truncated; };
+  return std::ranges::any_of(std::span(rows.infos + rows.from, rows.count - 1), is_cut);
 }
 
 }  // namespace
@@ -155,19 +140,6 @@ Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& 
   entry_ = store_->entry(*opened, 0);
   owner_ = store_->arena()->current_identity();
   return success();
-}
-
-void Writer::copy(std::span<const void* const> leaves) noexcept {
-  SHMTREE_DCHECK(leaves.size() == store_->shape().leaves.size() && part_.at.rows < store_->shape().rows_per_chunk);
-  const std::vector<Leaf>& to = store_->shape().leaves;
-  const Entry entry = entry_ + part_.at.rows;
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
-    if (leaves[i] != nullptr) {
-      copy_leaf(entry.leaf(to[i]), leaves[i], to[i].bytes);
-    } else {
-      std::memset(entry.leaf(to[i]), 0, to[i].bytes);
-    }
-  }
 }
 
 // Marks the slot as the last one of its episode. A kill between the two stores leaves the episode open.
@@ -274,28 +246,42 @@ std::uint64_t Writer::publish_rows(std::uint32_t count, std::uint64_t ended) noe
   return publish(until);
 }
 
-Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const RowInfo& info,
-                                  const WaitContext& wait) try {
+// --- One row
+
+void Writer::copy_row(std::span<const Column> columns, std::uint64_t row) noexcept {
+  SHMTREE_DCHECK(columns.size() == store_->shape().leaves.size() && part_.at.rows < store_->shape().rows_per_chunk);
+  const std::vector<Leaf>& to = store_->shape().leaves;
+  const Entry entry = entry_ + part_.at.rows;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (columns[i].first != nullptr) {
+      copy_leaf(entry.leaf(to[i]), columns[i].first + row * columns[i].stride, to[i].bytes);
+    } else {
+      std::memset(entry.leaf(to[i]), 0, to[i].bytes);
+    }
+  }
+}
+
+Result<std::uint64_t> Writer::add(std::span<const Column> leaves, const RowInfo& info, const WaitContext& wait,
+                                  std::uint64_t row) try {
   const Shape& shape = store_->shape();
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
   if (Status complete = check_complete(); !complete) return std::move(complete).error();
   if (Status joined = membership_.begin(); !joined) return std::move(joined).error();
-  // In a buffer with last observations, a truncated row does not end its episode yet: the last observation does.
-  const bool ends = info.done && !(info.truncated && shape.finals);
+  const std::uint64_t ended = ends_of(&info, 1, shape.finals);
   std::uint64_t rows = 1;
-  auto credits = ask(ends ? 1 : 0, rows, wait);
+  auto credits = ask(ended, rows, wait);
   if (!credits) return credits;
   Status begun = begin_slots(in_episode_, 1, wait);
   if (!begun) {
     answer(*credits, 0);
     return std::move(begun).error();
   }
-  copy(leaves);
+  copy_row(leaves, row);
   const std::uint32_t slot = part_.at.rows;
-  if (ends) mark(slot, info.truncated);
+  if (ended != 0) mark(slot, info.truncated);
   if (observer_ != nullptr) priorities_.push_back(info.priority);
   const std::uint64_t index = shape.index_of(part_.at.ticket, slot);
-  answer(*credits, publish_rows(1, ends ? 1 : 0));
+  answer(*credits, publish_rows(1, ended));
   note_end(info);
   return index;
 } catch (const std::bad_alloc&) {
@@ -306,6 +292,7 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
 
 void Writer::copy_rows(std::span<const Column> columns, std::uint64_t from, std::uint32_t count) noexcept {
   const Shape& shape = store_->shape();
+  SHMTREE_DCHECK(columns.size() == shape.leaves.size() && part_.at.rows + count <= shape.rows_per_chunk);
   const Entry entry = entry_ + part_.at.rows;
   prefetch_for_write(entry.extent + entry.number * shape.record_bytes, count * shape.record_bytes);
   for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -316,7 +303,7 @@ void Writer::copy_rows(std::span<const Column> columns, std::uint64_t from, std:
 void Writer::mark_ends(const Rows& rows, std::uint64_t from, std::uint64_t ended) noexcept {
   for (; ended != 0; ended &= ended - 1) {
     const auto i = static_cast<std::uint32_t>(std::countr_zero(ended));
-    mark(part_.at.rows + i, rows.truncated != nullptr && rows.truncated[from + i]);
+    mark(part_.at.rows + i, rows.infos[from + i].truncated);
   }
 }
 
@@ -338,10 +325,11 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
                  .message = "a row before the last one is truncated and has no last observation: pass it as final="};
   }
   if (Status joined = membership_.begin(); !joined) return joined;
-  for (std::uint64_t from = 0; from < rows.count;) {
-    std::uint64_t most = std::min(rows.count - from, shape.rows_per_chunk);
-    std::uint64_t ended = bits_of(rows.ends, from, most);
-    if (shape.finals) ended &= ~bits_of(rows.truncated, from, most);
+  const std::uint64_t end = rows.from + rows.count;
+  for (std::uint64_t from = rows.from; from < end;) {
+    const RowInfo* const infos = rows.infos == nullptr ? nullptr : rows.infos + from;
+    std::uint64_t most = std::min(end - from, shape.rows_per_chunk);
+    std::uint64_t ended = ends_of(infos, most, shape.finals);
     auto credits = ask(ended, most, wait);
     if (!credits) return std::move(credits).error();
     Status begun = begin_slots(in_episode_, most, wait);
@@ -357,14 +345,12 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
     if (indices != nullptr) {
       std::iota(indices + from, indices + from + count, shape.index_of(part_.at.ticket, slot));
     }
-    if (observer_ != nullptr && rows.priorities != nullptr) {
-      priorities_.insert(priorities_.end(), rows.priorities + from, rows.priorities + from + count);
-    } else if (observer_ != nullptr) {
-      priorities_.insert(priorities_.end(), count, kNoPriority);
+    for (std::uint32_t i = 0; observer_ != nullptr && i < count; ++i) {
+      priorities_.push_back(infos == nullptr ? kNoPriority : infos[i].priority);
     }
     answer(*credits, publish_rows(count, ended));
+    note_end(infos == nullptr ? RowInfo{} : infos[count - 1]);
     from += count;
-    note_end(info_at(rows, from - 1));
   }
   return success();
 } catch (const std::bad_alloc&) {
@@ -387,7 +373,7 @@ void Writer::end_here(bool truncated) noexcept {
   has_ended_.store(true, std::memory_order_relaxed);
 }
 
-Status Writer::end(std::span<const void* const> final, bool truncated, const WaitContext& wait) try {
+Status Writer::end(std::span<const Column> final, bool truncated, const WaitContext& wait, std::uint64_t row) try {
   const Shape& shape = store_->shape();
   if (!final.empty() && (!shape.finals || final.size() != shape.leaves.size())) {
     return Error{.code = Code::kInvalid,
@@ -414,7 +400,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
   lacks_final_ = is_cut;  // until the observation is written; without it the row is never ready
   Status begun = begin_slots(true, 1, wait);
   if (!begun) return begun;
-  copy(final);
+  copy_row(final, row);
   set_bit(store_->info(part_.at.ticket).finals, part_.at.rows++);
   if (observer_ != nullptr) priorities_.push_back(0);
   publish(++written_);

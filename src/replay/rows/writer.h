@@ -32,6 +32,16 @@ struct RowInfo {
   float priority = kNoPriority;
 };
 
+// Values of a leaf: the address in the first row, and the distance in bytes to the next row.
+struct Column {
+  // Null: the rows lack the leaf; the writer stores zeros.
+  Column(const void* at = nullptr, std::uint64_t distance = 0) noexcept
+      : first(static_cast<const std::byte*>(at)), stride(distance) {}
+
+  const std::byte* first;
+  std::uint64_t stride;
+};
+
 // Notified of rows as they become ready, in the writer's thread. Tables and the rate limiter implement it.
 class RowObserver {
  public:
@@ -66,34 +76,27 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Adds a row, given the address of each of its leaves. Returns its index, by which it can be read once it is ready,
-  // until it leaves the window. Errors: those of Store::open_chunk(); then nothing was added. If last observations are
-  // kept, a truncated row waits for the observation that end() takes; until then another row is kInvalid.
-  Result<std::uint64_t> add(std::span<const void* const> leaves, const RowInfo& info, const WaitContext& wait);
-  Result<std::uint64_t> add(std::span<const void* const> leaves, const WaitContext& wait) {
-    return add(leaves, {}, wait);
-  }
-  // Adds rows, given for each leaf the address of the first value and the stride. Writes the indices to `indices`
-  // unless that is null. If it returns kInvalid, it has added nothing. After another error of add(), Error::completed
-  // is the number of rows added. If last observations are kept, only the last of the rows may be truncated.
-  struct Column {
-    const std::byte* first = nullptr;
-    std::uint64_t stride = 0;
-  };
+  // Rows [from, from + count) of the columns.
   struct Rows {
-    std::span<const Column> columns{};
-    std::uint64_t count = 0;
-    const bool* ends = nullptr;         // rows that end an episode; null: none
-    const bool* truncated = nullptr;    // rows at which the episode was cut off; null: none
-    const bool* terminated = nullptr;   // rows that are certainly terminal (RowInfo); null: none
-    const float* priorities = nullptr;  // null: kNoPriority for all
+    std::span<const Column> columns{};  // one for each leaf
+    std::uint64_t from = 0, count = 1;
+    const RowInfo* infos = nullptr;  // one for each row of the columns; null: RowInfo{} for all
   };
+  // Adds rows. Writes the index of row n to indices[n], unless `indices` is null. By its index, a row can be read once
+  // it is ready, until it leaves the window. If last observations are kept, a truncated row waits for the observation
+  // that end() takes: only the last of the rows may be truncated, and until then another row is kInvalid. If extend()
+  // returns kInvalid, it has added nothing. After another error, Error::completed is the number of rows added. Errors:
+  // those of Store::open_chunk().
   Status extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
-  // Ends the episode, so that its rows become ready. If last observations are kept, `final` has the address of each
-  // leaf of the last one, null for a leaf that it lacks; it may be empty. Returns Code::kInvalid if the episode was cut
-  // off and `final` is empty. RowInfo::truncated and terminated of the last row take precedence over `truncated`. Does
-  // nothing if no row was added since the last end. Errors: those of add().
-  Status end(std::span<const void* const> final, bool truncated, const WaitContext& wait);
+  // Adds one row of the columns and returns its index, like extend(), but faster. Errors: those of extend().
+  Result<std::uint64_t> add(std::span<const Column> leaves, const RowInfo& info, const WaitContext& wait,
+                            std::uint64_t row = 0);
+  Result<std::uint64_t> add(std::span<const Column> leaves, const WaitContext& wait) { return add(leaves, {}, wait); }
+  // Ends the episode, so that its rows become ready. If last observations are kept, `final` has one column for each
+  // leaf, and `row` is the row of the last observation in them; it may be empty. Returns Code::kInvalid if the episode
+  // was cut off and `final` is empty. RowInfo::truncated and terminated of the last row take precedence over
+  // `truncated`. Does nothing if no row was added since the last end. Errors: those of extend().
+  Status end(std::span<const Column> final, bool truncated, const WaitContext& wait, std::uint64_t row = 0);
   // Ends the stream. A further row begins another chunk. Rows that still lack successors never become ready.
   void close() noexcept;
 
@@ -120,7 +123,7 @@ class Writer {
   bool continues() noexcept;
   bool goes_on_elsewhere() noexcept;
   Status begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait);
-  void copy(std::span<const void* const> leaves) noexcept;
+  void copy_row(std::span<const Column> columns, std::uint64_t row) noexcept;
   void copy_rows(std::span<const Column> columns, std::uint64_t from, std::uint32_t count) noexcept;
   void mark_ends(const Rows& rows, std::uint64_t from, std::uint64_t ended) noexcept;
   void mark(std::uint32_t slot, bool truncated) noexcept;

@@ -50,7 +50,9 @@ std::string number_text(double number) {
   return text;
 }
 
-Status check_spec(const TableSpec& spec) {
+}  // namespace
+
+Status check_table(const TableSpec& spec) {
   const auto is_number = [](double value) { return value >= 0 && value <= DBL_MAX; };
   if (spec.kind < SamplerKind::kUniform || spec.kind > SamplerKind::kMaxPriority)
     return invalid("a sampler has an unknown kind");
@@ -63,15 +65,13 @@ Status check_spec(const TableSpec& spec) {
   return success();
 }
 
-}  // namespace
-
 Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs, const RateLimit* limit,
                                         bool has_members) try {
   if (specs.empty() || specs.size() > kMaxTables) {
     return invalid(std::to_string(specs.size()) + " samplers; there must be 1 to " + std::to_string(kMaxTables));
   }
   for (const TableSpec& spec : specs) {
-    Status good = check_spec(spec);
+    Status good = check_table(spec);
     if (!good) return std::move(good).error();
     if (spec.has_leaves() && shape.slots() > kMaxSlots) {
       return invalid(std::to_string(shape.capacity) +

@@ -22,6 +22,9 @@ namespace shmtree::replay {
 
 class LeafWatch;
 
+// Returns kInvalid if no table can have these options.
+Status check_table(const TableSpec& spec);
+
 // Observes the writers. These have to check priorities themselves.
 class Tables final : public RowObserver {
  public:

@@ -151,8 +151,8 @@ TEST_CASE("A writer killed at any store leaves whole rows behind") {
         add(own, 106, {.done = true}).value();
         std::vector<Row> rows;
         for (std::uint64_t i = 107; i < 113; ++i) rows.emplace_back(i);
-        const std::array<bool, 6> ends{false, true};
-        own.extend({.columns = columns_of(rows), .count = rows.size(), .ends = ends.data()}, nullptr, patience())
+        const std::array<RowInfo, 6> infos{RowInfo{}, RowInfo{.done = true}};
+        own.extend({.columns = columns_of(rows), .count = rows.size(), .infos = infos.data()}, nullptr, patience())
             .value();
         own.close();
       });

@@ -1,5 +1,6 @@
 // Ends of episodes that the leaves of rows indicate, and streams that end with a truncated row.
-#include "replay/buffer/episodes.h"
+#include "replay/buffer/endings.h"
+
 #include "support/catch2.h"
 #include "support/replays.h"
 
@@ -29,9 +30,9 @@ Spec spec_of(bool done, bool terminated, bool truncated, bool doubles = false) {
 
 template <class Number>
 Result<Ending> ending_of(const Spec& spec, std::vector<Number> row) {
-  std::vector<const void*> leaves;
+  std::vector<Column> leaves;
   for (const Number& each : row) leaves.push_back(&each);
-  return Endings(spec).of(leaves);
+  return Endings(spec).of(leaves, 0, 1);
 }
 
 std::string text_of(const Result<Ending>& result) {
@@ -80,14 +81,12 @@ TEST_CASE("A number ends an episode unless it is 0 or -0") {
 TEST_CASE("The error for many rows names a contradictory row") {
   const Spec spec = spec_of(true, true, true);
   const char rows[] = {0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1};
-  const auto* bytes = reinterpret_cast<const std::byte*>(rows);
-  const std::vector<Writer::Column> columns{{bytes, 3}, {bytes + 1, 3}, {bytes + 2, 3}};
-  const auto refused = Endings(spec).of(columns, 4, {});
-  REQUIRE(refused.code() == Code::kInvalid);
-  CHECK(refused.error().message.starts_with("row 2 has terminated = false"));
-  const char left_out[] = {0, 0, 1, 0};
-  CHECK(Endings(spec).of(columns, 4, left_out).value() ==
-        std::vector{Ending::kNone, Ending::kTerminated, Ending::kNone, Ending::kTruncated});
+  const std::vector<Column> columns{{rows, 3}, {rows + 1, 3}, {rows + 2, 3}};
+  const Endings endings(spec);
+  CHECK(text_of(endings.of(columns, 2, 4)).starts_with("row 2 has terminated = false"));
+  CHECK(endings.of(columns, 0, 4).value() == Ending::kNone);
+  CHECK(endings.of(columns, 1, 4).value() == Ending::kTerminated);
+  CHECK(endings.of(columns, 3, 4).value() == Ending::kTruncated);
 }
 
 // guarantee: replay-truncated-rows
@@ -131,15 +130,18 @@ TEST_CASE("end can truncate a done row but not a terminated row") {
   CHECK(was_cut(done) == 1);
   const std::vector<test::Row> rows{test::Row(4), test::Row(5)};
   const auto columns = test::columns_of(rows);
-  const bool ends[] = {false, true}, cut[] = {true, true};
+  const RowInfo cut{.done = true, .truncated = true}, over{.done = true, .terminated = true};
   std::uint64_t indices[2];
-  CHECK(writer.extend({.columns = columns, .count = 2, .ends = cut, .truncated = cut}, indices, patience()).code() ==
-        Code::kInvalid);
-  REQUIRE(writer.extend({.columns = columns, .count = 2, .ends = ends, .terminated = ends}, indices, patience()).ok());
+  const auto extend = [&](const RowInfo& one, const RowInfo& two) {
+    const RowInfo infos[] = {one, two};
+    return writer.extend({.columns = columns, .count = 2, .infos = infos}, indices, patience());
+  };
+  CHECK(extend(cut, cut).code() == Code::kInvalid);
+  REQUIRE(extend({}, over).ok());
   CHECK(writer.has_ended());
   REQUIRE(test::end_with(writer, 6, true).ok());
   CHECK(was_cut(indices[1]) == 0);
-  REQUIRE(writer.extend({.columns = columns, .count = 2, .ends = ends, .truncated = ends}, indices, patience()).ok());
+  REQUIRE(extend({}, cut).ok());
   CHECK(test::add(writer, 7).code() == Code::kInvalid);
   REQUIRE(test::end_with(writer, 8).ok());
   CHECK(was_cut(indices[1]) == 1);

@@ -129,10 +129,10 @@ TEST_CASE("An end without rows does nothing and bad finals are refused") {
   add(writer, 0).value();
   CHECK(writer.end({}, true, patience()).code() == Code::kInvalid);
   const Row row(1);
-  CHECK(writer.end(std::array<const void*, 1>{row.number.data()}, false, patience()).code() == Code::kInvalid);
+  CHECK(writer.end(std::array<replay::Column, 1>{row.number.data()}, false, patience()).code() == Code::kInvalid);
   CHECK(store->size() == 0);
   // Leaves that the last observation lacks are zeros.
-  CHECK(writer.end(std::array<const void*, 3>{row.number.data(), nullptr, nullptr}, false, patience()).ok());
+  CHECK(writer.end(std::array<replay::Column, 3>{row.number.data(), nullptr, nullptr}, false, patience()).ok());
   CHECK(store->size() == 1);
   const auto plain = new_store(options(4, 0));
   Writer other(plain, 1);
@@ -227,15 +227,15 @@ TEST_CASE("Rows added at once are observed like rows added singly") {
     Writer writer(store, 1, &told);
     std::vector<Row> rows;
     std::vector<float> priorities;
+    std::vector<RowInfo> infos;
     for (std::uint64_t i = 0; i < 100; ++i) {
       rows.emplace_back(i);
       priorities.push_back(static_cast<float>(i));
+      infos.push_back({.priority = priorities.back()});
     }
     const auto columns = columns_of(rows);
     std::vector<std::uint64_t> indices(100);
-    REQUIRE(
-        writer.extend({.columns = columns, .count = 100, .priorities = priorities.data()}, indices.data(), patience())
-            .ok());
+    REQUIRE(writer.extend({.columns = columns, .count = 100, .infos = infos.data()}, indices.data(), patience()).ok());
     CHECK(told.ready == 98);
     CHECK(told.early);
     REQUIRE(writer.end({}, false, patience()).ok());

@@ -25,7 +25,7 @@ std::shared_ptr<Store> small_store(std::uint64_t rows) {
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < rows; ++i) {
     std::vector<std::uint64_t> large(38, i);
-    writer.add(std::array<const void*, 2>{&i, large.data()}, {.done = i % 3 == 2}, patience()).value();
+    writer.add(std::array<replay::Column, 2>{&i, large.data()}, {.done = i % 3 == 2}, patience()).value();
   }
   return store;
 }
@@ -46,7 +46,7 @@ TEST_CASE("A changed byte in any file is detected and the file named") {
   save(store, folder);
   Writer writer(store, 2);
   const std::uint64_t number = 9;
-  writer.add(std::array<const void*, 2>{&number, std::vector<char>(300).data()}, patience()).value();
+  writer.add(std::array<replay::Column, 2>{&number, std::vector<char>(300).data()}, patience()).value();
   save(store, folder);
   REQUIRE(loaded(folder, kOptions, arena).ok());
   REQUIRE(files_in(folder.saved()).size() == 3);
@@ -213,7 +213,7 @@ TEST_CASE("A save killed anywhere leaves the old rows or the new rows") {
   const auto before = rows_of(store);
   Writer writer(store, 2);
   const std::uint64_t number = 9;
-  writer.add(std::array<const void*, 2>{&number, std::vector<char>(300).data()}, patience()).value();
+  writer.add(std::array<replay::Column, 2>{&number, std::vector<char>(300).data()}, patience()).value();
   writer.end({}, false, patience()).value();
   const auto after = rows_of(store);
   REQUIRE(before != after);
@@ -248,7 +248,7 @@ TEST_CASE("A save that cannot write keeps the last save unchanged") {
   const auto files = files_in(folder.saved());
   Writer writer(store, 2);
   const std::uint64_t number = 9;
-  writer.add(std::array<const void*, 2>{&number, std::vector<char>(300).data()}, patience()).value();
+  writer.add(std::array<replay::Column, 2>{&number, std::vector<char>(300).data()}, patience()).value();
   writer.end({}, false, patience()).value();
   for (std::uint64_t most = 0; most < 450; most += 8) {
     INFO("files of " << most << " bytes");

@@ -43,7 +43,7 @@ std::vector<std::uint64_t> fill(Buffer& buffer, int rows, int length) {
     const auto goal = static_cast<float>(n);
     const float after = goal + 1, own = kOwn, reward = 0;
     const std::int64_t version = 0;
-    const std::array<const void*, 4> row{&goal, &own, &reward, &version}, final{&after, nullptr, nullptr, nullptr};
+    const std::array<replay::Column, 4> row{&goal, &own, &reward, &version}, final{&after, nullptr, nullptr, nullptr};
     indices.push_back(writer.add(row, {}, patience()).value());
     if (n % length == length - 1) writer.end(final, true, patience()).value();
   }

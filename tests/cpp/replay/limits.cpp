@@ -234,7 +234,7 @@ TEST_CASE("extend adds rows up to the limit and keeps no credit") {
   Writer writer(tables->store(), 1, tables.get());
   const std::vector<Row> rows(30, Row(5));
   const auto first = [&](const auto& of) { return reinterpret_cast<const std::byte*>(of.data()); };
-  const std::array<Writer::Column, 3> columns{
+  const std::array<replay::Column, 3> columns{
       {{first(rows[0].number), sizeof(Row)}, {first(rows[0].small), sizeof(Row)}, {first(rows[0].large), sizeof(Row)}}};
   CHECK(writer.extend({.columns = columns, .count = 30}, nullptr, at_once()).code() == Code::kFull);
   CHECK(writer.added() == 12);

@@ -132,27 +132,25 @@ class Trial {
     const std::size_t count = 1 + below(30);
     std::vector<ModelRow> rows;
     std::vector<std::array<unsigned char, 300>> frames;
-    const auto done = std::make_unique<bool[]>(count), truncated = std::make_unique<bool[]>(count);
+    std::vector<RowInfo> infos(count);
     for (std::size_t i = 0; i < count; ++i) {
       rows.emplace_back(++number_);
       frames.push_back(rows.back().frame);
-      done[i] = below(6) == 0;
-      truncated[i] = done[i] && !options_.finals && below(2) == 0;
+      infos[i].done = below(6) == 0;
+      infos[i].truncated = infos[i].done && !options_.finals && below(2) == 0;
     }
-    const auto column = [&](const auto& first) {
-      return Writer::Column{reinterpret_cast<const std::byte*>(&first), sizeof(ModelRow)};
-    };
-    std::vector<Writer::Column> columns{column(rows[0].number), column(rows[0].reward), column(rows[0].reward_too),
+    const auto column = [&](const auto& first) { return replay::Column(&first, sizeof(ModelRow)); };
+    std::vector<replay::Column> columns{column(rows[0].number), column(rows[0].reward), column(rows[0].reward_too),
                                         column(rows[0].frame)};
-    if (below(2) == 0) columns[3] = {reinterpret_cast<const std::byte*>(frames.data()), 300};
+    if (below(2) == 0) columns[3] = {frames.data(), 300};
     const bool ends = below(3) != 0;
     std::vector<std::uint64_t> indices(count);
     writer
-        .extend({.columns = columns, .count = count, .ends = ends ? done.get() : nullptr, .truncated = truncated.get()},
-                indices.data(), patience())
+        .extend({.columns = columns, .count = count, .infos = ends ? infos.data() : nullptr}, indices.data(),
+                patience())
         .value();
     for (std::size_t i = 0; i < count; ++i) {
-      model.added(rows[i].number, indices[i], ends && done[i], ends && truncated[i]);
+      model.added(rows[i].number, indices[i], ends && infos[i].done, ends && infos[i].truncated);
     }
   }
   void end(Writer& writer, ModelWriter& model) {

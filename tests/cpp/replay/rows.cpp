@@ -107,7 +107,7 @@ TEST_CASE("A row with too few columns is refused and not added") {
   const auto store = new_store({.capacity = 64});
   Writer writer(store, 1);
   const Row row(3);
-  const std::array<const void*, 2> fewer{row.number.data(), row.small.data()};
+  const std::array<replay::Column, 2> fewer{row.number.data(), row.small.data()};
   CHECK(writer.add(fewer, patience()).code() == Code::kInvalid);
   CHECK(store->size() == 0);
 }
@@ -246,7 +246,7 @@ TEST_CASE("A buffer with a thousand streams uses most of its capacity") {
   std::vector<std::unique_ptr<Writer>> writers;
   for (std::uint32_t i = 0; i < 1'000; ++i) writers.push_back(std::make_unique<Writer>(store, i));
   const std::uint64_t row = 7;
-  const std::array<const void*, 1> leaves{&row};
+  const std::array<replay::Column, 1> leaves{&row};
   for (std::uint64_t i = 0; i < 150'000; ++i) writers[i % 1'000]->add(leaves, patience()).value();
   CHECK(store->size() >= 95'000);
   CHECK(store->size() <= 100'000);

@@ -23,7 +23,7 @@ struct ModelRow {
       : number(value), reward(static_cast<float>(value % 17)), reward_too(static_cast<double>(value % 23)) {
     frame.fill(static_cast<unsigned char>(value));
   }
-  std::array<const void*, 4> leaves() const { return {&number, &reward, &reward_too, frame.data()}; }
+  std::array<replay::Column, 4> leaves() const { return {&number, &reward, &reward_too, frame.data()}; }
 };
 
 // An episode of one writer. Row numbers ascend within it, including the last observation.

@@ -46,16 +46,14 @@ struct Row {
     small.fill(value);
     large.fill(value);
   }
-  std::array<const void*, 3> leaves() const { return {number.data(), small.data(), large.data()}; }
+  std::array<replay::Column, 3> leaves() const { return {number.data(), small.data(), large.data()}; }
 };
 inline Result<std::uint64_t> add(Writer& writer, std::uint64_t number, const RowInfo& info = {}) {
   const Row row(number);
   return writer.add(row.leaves(), info, patience());
 }
-inline std::array<Writer::Column, 3> columns_of(const std::vector<Row>& rows) {
-  const auto column = [](const auto& first) {
-    return Writer::Column{reinterpret_cast<const std::byte*>(&first), sizeof(Row)};
-  };
+inline std::array<replay::Column, 3> columns_of(const std::vector<Row>& rows) {
+  const auto column = [](const auto& first) { return replay::Column(&first, sizeof(Row)); };
   return {column(rows[0].number), column(rows[0].small), column(rows[0].large)};
 }
 inline Status end_with(Writer& writer, std::uint64_t final, bool truncated = false) {

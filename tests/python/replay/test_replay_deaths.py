@@ -192,7 +192,7 @@ def test_waiting_thread_raises_peer_died():
 @pytest.mark.parametrize("method", METHODS)
 def test_on_peer_death_is_preserved_by_open_and_load(runtime_directory, name, tmp_path, method):
     buffer = told_buffer(name=name)
-    assert ReplayBuffer.open(name)._spec.core.raises_on_death
+    assert ReplayBuffer.open(name)._spec.options["raises_on_death"]
     buffer.add(1)
     buffer.save(tmp_path / "saved")
     loaded = ReplayBuffer.load(tmp_path / "saved")
@@ -202,7 +202,9 @@ def test_on_peer_death_is_preserved_by_open_and_load(runtime_directory, name, tm
     loaded.clear()
     with pytest.raises(shmtree.PeerDied):
         loaded.sample(1, timeout=60)
-    assert not ReplayBuffer.load(tmp_path / "saved", limits=Limits(on_peer_death="wait"))._spec.core.raises_on_death
+    assert not ReplayBuffer.load(tmp_path / "saved", limits=Limits(on_peer_death="wait"))._spec.options[
+        "raises_on_death"
+    ]
 
 
 def test_wait_that_watches_for_deaths_uses_little_cpu_time():
