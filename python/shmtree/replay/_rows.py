@@ -16,7 +16,7 @@ from .._codec.dtypes import describe, parse
 Skeleton = Any
 Leaf = tuple[np.dtype[Any], tuple[int, ...]]
 
-# Kinds of dtypes whose elements other processes could not read, or whose size is not fixed.
+# Kinds of dtypes with elements that other processes could not read, or without a fixed size.
 _REFUSED = {"O": "Python objects", "U": "str", "S": "bytes", "T": "str"}
 _MAX_LEAF_BYTES = 1 << 40
 _PYTHON = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}

@@ -41,8 +41,8 @@ class GivenRows {
 
   // A row ends its episode if `given.ends` names it or its own leaves say so; the leaves take precedence. If only
   // `ends` names a row, its episode was cut off, or terminated if the buffer has no such leaves. Stores the result in
-  // `infos`. Returns kInvalid, with the numbers, for a priority that no row can have, for rows that contradict
-  // themselves, and for last observations that are missing or fit neither the rows nor their ends.
+  // `infos`. Returns kInvalid, with the numbers, for a priority that no row can have and for rows that contradict
+  // themselves. The same holds for last observations that are missing, or fit neither the rows nor their ends.
   Status mark(const Buffer& buffer, const GivenMarks& given, Adding adding, std::vector<RowInfo>& infos);
   // Adds the rows [from, until) to a stream, marked with `version`, and the last observations of those that end their
   // episode. Add each row once, in order. Writes the index of row n to indices[n]. After an error, Error::completed is
