@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,15 @@ inline bool may_retry_after(const Error& error, channel::Incoming& message) noex
   if (error.code != Code::kOutOfSharedMemory) return false;
   message.set_not_built();
   return true;
+}
+
+// Reserves space for one more element. Returns false if there is no memory.
+template <class T>
+bool has_space_for_one(std::vector<T>& elements) noexcept try {
+  elements.reserve(elements.size() + 1);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 // Memory of this thread, allocated in advance. A thread that is out of memory uses it to return a message.

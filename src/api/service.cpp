@@ -263,12 +263,13 @@ Result<std::vector<Request>> Service::get_many(std::size_t most, Timeout timeout
   return or_out_of_memory([&]() -> Result<std::vector<Request>> {
     if (most == 0) return Error{Code::kInvalid, "get_many() of 0 requests; ask for at least 1"};
     std::vector<Request> requests;
+    requests.reserve(1);  // before a request is taken
     auto next = get(timeout, stop);
     if (!next) return std::move(next).error();
     const platform::Deadline deadline = platform::Deadline::after(within);
     while (next) {
       requests.push_back(std::move(*next));
-      if (requests.size() == most) break;
+      if (requests.size() == most || !api::has_space_for_one(requests)) break;
       next = get(std::chrono::nanoseconds(std::max<std::int64_t>(deadline.remaining_ns(), 0)), stop);
     }
     return requests;

@@ -4,6 +4,7 @@
 
 #include "api/broadcast_state.h"
 #include "api/flat.h"
+#include "api/receiving.h"
 #include "endpoint/copy_policy.h"
 #include "format/flat.h"
 #include "platform/of_thread.h"
@@ -101,14 +102,6 @@ Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& messa
   return made;
 }
 
-// Reserves space for one more message. Returns false if there is no memory.
-bool has_space_for_one(std::vector<Item>& items) noexcept try {
-  items.reserve(items.size() + 1);
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
-}
-
 Result<std::vector<Item>> receive_many(SubscriberState& state, CoreSubscriber& reader, std::size_t most,
                                        const WaitContext& wait, std::chrono::nanoseconds within) {
   if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
@@ -119,14 +112,14 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, CoreSubscriber& r
   items.push_back(std::move(*next));
   const WaitContext rest{platform::Deadline::after(within), wait.hooks, wait.spin};
   while (items.size() < most && (reader.size() != 0 || !rest.deadline.passed()) &&
-         has_space_for_one(items)) {  // reserve first
+         api::has_space_for_one(items)) {  // reserve first
     next = or_out_of_memory([&] { return receive<Item>(state, reader, rest, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;
     }
-    // These errors are not stored, since the next call would get them again. kEmpty means that another thread has
-    // received the message first.
+    // These errors are not stored, since the next call would get them again. kEmpty means that the time has passed, or
+    // that another thread has received the message first.
     const Code code = next.code();
     const bool is_persistent =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -108,14 +109,13 @@ class KnownPipes {
       if (!is_shortage(errno)) keep(key, {.next_try_ns = monotonic_ns() + kRetryNs});
       return false;
     }
+    const bool sent = write_to(opened.get(), text, request);
     try {
-      const auto pipe = std::make_shared<const CheckedFd>(std::move(opened));
-      const bool sent = write_to(pipe->number(), text, request);
-      keep(key, {.pipe = pipe});
-      return sent;
+      keep(key, {.pipe = std::make_shared<const CheckedFd>(std::move(opened))});
     } catch (const std::bad_alloc&) {
-      return false;
+      return sent;  // the next call opens the pipe again
     }
+    return sent;
   }
   void close_all_of(const WakeSender* sender) noexcept {
     for (Entry& entry : entries_) {
@@ -160,15 +160,21 @@ class KnownPipes {
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
     return std::min<rlim_t>(limit.rlim_cur / 8, kSets * kWays);
   }
-  // Replaces the entry of that key, else one without an open pipe, else any.
+  // Replaces the entry of that key, else a free one, else the oldest of a pipe that could not be opened. Only an open
+  // pipe replaces another one.
   void keep(const Key& key, Known known) noexcept {
     const std::size_t max = max_open();
     Known replaced;  // released after the mutex
     const std::lock_guard guard(mutex_);
     const std::span<Entry> set = set_of(key);
     auto place = std::ranges::find(set, key, &Entry::key);
-    if (place == set.end()) place = std::ranges::find(set, nullptr, [](const Entry& each) { return each.known.pipe; });
-    if (place == set.end()) place = set.begin() + static_cast<std::ptrdiff_t>(next_++ % kWays);
+    if (place == set.end()) {
+      place = std::ranges::min_element(set, {}, [](const Entry& each) {
+        return each.known.pipe ? std::numeric_limits<std::int64_t>::max() : each.known.next_try_ns;
+      });
+      if (place->known.pipe && !known.pipe) return;
+      if (place->known.pipe) place = set.begin() + static_cast<std::ptrdiff_t>(next_++ % kWays);
+    }
     replaced = take_out(*place);
     if (known.pipe != nullptr && open_count_ >= max) return;
     if (known.pipe != nullptr) ++open_count_;

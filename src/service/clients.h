@@ -125,7 +125,10 @@ class Clients {
     std::erase_if(all,
                   [](const auto& each) { return each.second != nullptr && check_client(each.second->sender).ok(); });
     const std::lock_guard guard(mutex_);
-    for (const auto& [handle, known] : all) clients_.erase(handle);
+    for (const auto& [handle, known] : all) {
+      const auto at = clients_.find(handle);
+      if (at != clients_.end() && at->second == known) clients_.erase(at);  // `all` still has it
+    }
     few_ = std::max(kFew, 2 * clients_.size());
   }
 

@@ -154,8 +154,12 @@ class Request(Generic[_T]):
         future that was cancelled does not count. False after the answer.
         """
         replies = self._replies
-        expired = self._deadline is not None and time.monotonic() > self._deadline
-        return replies is not None and (expired or not replies.is_there)
+        if replies is None:
+            return False
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return True
+        self._replies = self._of_this_process(replies)
+        return not self._replies.is_there
 
     def _answer(self, outcome: bool | str, value: object, timeout: float | None, move: bool) -> bool:
         deadline_after(timeout)  # raises for a wrong one, before anything is sent
@@ -209,7 +213,11 @@ class Request(Generic[_T]):
                 raise ValueError("this request has been answered already; each request has one reply")
             return None
         _unanswered.discard(self)
-        if self._pid != os.getpid():  # a forked child, which answers for its parent
+        return self._of_this_process(replies)
+
+    def _of_this_process(self, replies: _core.ServiceClient) -> _core.ServiceClient:
+        """Returns the client. A forked child, which may answer for its parent, opens the reply channel again."""
+        if self._pid != os.getpid() and replies.sender.closed:
             with contextlib.suppress(OSError, ValueError):
                 sender = open_replies(reply_senders[replies.sender], replies.sender.allow_pickle)
                 return replies if sender is None else _core.ServiceClient(sender)

@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -129,16 +130,22 @@ class Service(Generic[_T]):
         """
         return self._get_many(n, timeout, within, None)
 
-    def _get_many(self, n: int, timeout: float | None, within: float | None, copy: bool | None) -> list[Request[_T]]:
+    def _get_many(
+        self, n: int, timeout: float | None, within: float | None, copy: bool | None, serves: bool = False
+    ) -> list[Request[_T]]:
         if natural("n", n) == 0:
             raise ValueError("n is 0; it must be at least 1")
         deadline_after(within, "within")
         requests = [self._get(deadline_after(timeout), copy)]
         deadline = deadline_after(within)
         try:
-            while len(requests) < n:
-                requests.append(self._get(deadline, copy))
-        except (queue.Empty, ChannelClosed):
+            while len(requests) < n and not (serves and self._stops):
+                try:
+                    requests.append(self._get(_within_tick(deadline), copy))
+                except queue.Empty:
+                    if left(deadline) == 0:
+                        break
+        except ChannelClosed:
             pass
         except BaseException:  # of a signal handler
             self._received.extend(requests)
@@ -200,7 +207,8 @@ class Service(Generic[_T]):
         finally:
             self._stop()
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:  # it was started
+                    thread.join()
             if in_main:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
@@ -210,7 +218,7 @@ class Service(Generic[_T]):
     def _serve(self, function: Callable[[Any], Any], batch: int | None, within: float | None) -> None:
         while not self._stops:
             try:
-                requests = self._get_many(batch or 1, _STOP_S, within, None if batch is None else False)
+                requests = self._get_many(batch or 1, _STOP_S, within, None if batch is None else False, True)
             except queue.Empty:
                 continue
             except ChannelClosed:
@@ -309,9 +317,15 @@ class Service(Generic[_T]):
         return open_replies(handle, self._receiver.allow_pickle)
 
 
+def _within_tick(deadline: float | None) -> float:
+    """Returns the deadline, or an earlier one at which `serve` checks if it has to stop."""
+    tick = time.monotonic() + _STOP_S
+    return tick if deadline is None else min(deadline, tick)
+
+
 def _batches(requests: list[Request[Any]]) -> list[Any]:
     """Returns the requests as one batch if they can be stacked, or else as batches of one."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(Exception):
         return [RequestBatch._of(requests)]
     batches: list[Any] = []
     for request in requests:
@@ -346,6 +360,7 @@ def _after_fork() -> None:
         sender.close()
     for service in list(_services):
         service._clients.clear()
+        service._received.clear()  # the parent answers them
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import time
@@ -174,19 +175,15 @@ class Inbox:
         The journal says so before this process acks them: from then on, no process gets them here.
         """
         if not self._is_asked() and self._landing.channel.stats()["queued"]:
-            receiver: Receiver[Any] = Receiver._of(self._landing.channel)
-            while queued := receiver.qsize():
-                try:
+            with Receiver._of(self._landing.channel) as receiver, contextlib.suppress(queue.Empty):
+                while queued := receiver.qsize():
                     frames = receiver.take_frames(queued, 0.0)
-                except queue.Empty:
-                    break
-                self._taken_back += len(frames)
-                for frame in frames:
-                    number = frame.ticket or 0
-                    self._journal.set_state(number, Journal.RETURNED)
-                    self._returned[number] = None
-                    frame.ack()
-            receiver.close()
+                    self._taken_back += len(frames)
+                    for frame in frames:
+                        number = frame.ticket or 0
+                        self._journal.set_state(number, Journal.RETURNED)
+                        self._returned[number] = None
+                        frame.ack()
         return sorted(self._returned)
 
     def _is_asked(self) -> bool:

@@ -116,10 +116,11 @@ class Node:
             senders = await puller.run()
         except Ended as ended:
             receivers = ended.peers
+        acked = puller.received()  # before its origin may be used again
         async with self._locks[pair]:
             hosted.leave(origin, senders)
             await self._settle(pair, hosted)
-        await puller.leave(receivers)
+        await puller.leave(acked, receivers)
 
     async def size(self, pair: int) -> int:
         """Returns the number of messages that have arrived here and were not received."""
@@ -256,9 +257,12 @@ class Node:
         gone = await self._gateways.gone({node for nodes in inboxes for node in nodes.values()})
         for pair, hosted in list(self._hosted.items()):
             for number, node in list(hosted.record["inboxes"].items()):
+                feed = hosted.source.feeds.get(number)  # None: it has departed meanwhile
+                if feed is None:
+                    continue
                 if node in gone:
                     await self.leave(pair, number, [], ((node, 0),))
-                elif hosted.source.feed(number).is_silent(_SILENT_S):
+                elif feed.is_silent(_SILENT_S):
                     self._run(self._ask_whether_left(pair, number, node))
 
     async def _ask_whether_left(self, pair: int, number: int, node: str) -> None:

@@ -21,7 +21,7 @@ from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
 from . import _frames
 from ._feed import Pulled, Request
 from ._gateways import Ended, Gateways, LinkLost, Peer
-from ._tickets import each_of, runs
+from ._tickets import Runs, each_of, runs
 from ._unread import Unread
 
 # limits of one call (a single message may be larger); even a small call takes milliseconds
@@ -105,28 +105,31 @@ class Puller:
         self._unacked: dict[int, None] = {}  # numbers of messages that have landed, in ascending order
         self._acking: set[int] = set()  # those among them that a call in progress acks or returns
         self._landed: asyncio.Future[None] | None = None  # wakes `_acknowledge`
+        self._pause = _FIRST_PAUSE_S  # before the next call after a lost one
 
     async def run(self) -> tuple[Peer, ...]:
         """Returns the killed senders at the end of the stream. Raises Ended once no receiver is left."""
-        pause = _FIRST_PAUSE_S
         while True:
             try:
                 await self._resume()
-                pause = _FIRST_PAUSE_S
                 await self._move_and_acknowledge()
             except (LinkLost, MemoryError):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _MAX_PAUSE_S)
+                await asyncio.sleep(self._pause)
+                self._pause = min(2 * self._pause, _MAX_PAUSE_S)
             except _Over as over:
                 return over.peers
 
-    async def leave(self, peers: tuple[Peer, ...]) -> None:
-        """Returns all messages that were not received. `peers` are receivers that were killed."""
-        numbers = sorted({*self._unacked, *self._target.landed()[1]})
+    def received(self) -> Runs:
+        """Returns the numbers of the messages that were received and not acked."""
+        return runs(self._target.received(sorted({*self._unacked, *self._target.landed()[1]})))
+
+    async def leave(self, acked: Runs, peers: tuple[Peer, ...]) -> None:
+        """Acks messages, and returns all others. `peers` are receivers that were killed."""
         with contextlib.suppress(_Over):
             while True:
                 try:
-                    await self._call("leave", runs(self._target.received(numbers)), peers)
+                    await self._resume()  # a restarted gateway learns which messages have landed here
+                    await self._call("leave", acked, peers)
                     return
                 except LinkLost:
                     await asyncio.sleep(_FIRST_PAUSE_S)
@@ -212,6 +215,7 @@ class Puller:
         request = Request(self._generation, runs(acked), runs(returned), **asked)
         pulled = Pulled(*await self._call("pull", request))
         pulled = pulled._replace(buffers=await self._gateways.fetch(pulled.buffers))
+        self._pause = _FIRST_PAUSE_S
         for each in (*acked, *returned):
             self._unacked.pop(each, None)
         self._acking.difference_update(acked, returned)
@@ -284,9 +288,16 @@ class Puller:
             stats = self._target.sender.stats()
             if stats["queued"] + stats["taken"]:
                 return False
-            self._target.land(number, ticket, _unread(number, frame, error))
+            return self._land_unread(number, ticket, frame, error)
         except ValueError as error:
+            return self._land_unread(number, ticket, frame, error)
+        return True
+
+    def _land_unread(self, number: int, ticket: int | None, frame: Any, error: Exception) -> bool:
+        try:
             self._target.land(number, ticket, _unread(number, frame, error))
+        except (queue.Full, ChannelClosed, PeerDied, OutOfSharedMemory):
+            return False
         return True
 
     async def _until_space(self, seconds: float) -> None:

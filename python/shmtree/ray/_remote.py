@@ -120,7 +120,7 @@ class Remote:
                 await self._store(inbox)
         while not inbox.finish():
             await asyncio.sleep(_PAUSE_S)
-        await puller.leave(record["gone"] or ())
+        await puller.leave(puller.received(), record["gone"] or ())
         await self._drop(inbox)
 
     # Changes that no call reports.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing as mp
 import os
 import queue
@@ -9,6 +10,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,40 @@ def test_batch_of_different_shapes_raises_and_keeps_requests(service, asking):
     assert [future.result(60) for future in asked] == [2, 3, 2]
 
 
+def exit_code_of_child(function: Callable[[], bool]) -> int:
+    """Returns 0 if the function returns True in a forked child."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            code = 0 if function() else 1
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_forked_child_does_not_get_requests_that_were_kept(service, asking):
+    asked = [asking.submit(np.zeros(size)) for size in (2, 3)]
+    with pytest.raises(ValueError, match="same arrays"):
+        service.get_batch(2, timeout=60, within=60)
+
+    def finds_none() -> bool:
+        with pytest.raises(queue.Empty):
+            service.get(timeout=0)
+        return True
+
+    assert exit_code_of_child(finds_none) == 0
+    for request in service.get_many(2, timeout=60):
+        request.reply("parent")
+    assert [future.result(60) for future in asked] == ["parent", "parent"]
+
+
+def test_request_of_a_waiting_client_is_not_cancelled_in_a_child(service, asking):
+    asked = asking.submit(1)
+    request = service.get(timeout=60)
+    assert exit_code_of_child(lambda: not request.cancelled and request.reply("child")) == 0
+    assert asked.result(60) == "child"
+
+
 def test_batch_result_of_wrong_length_raises_before_any_reply(service, asking):
     asked = [asking.submit(np.zeros(2)) for _ in range(2)]
     batch = service.get_batch(2, timeout=60)
@@ -144,6 +180,19 @@ def handles_sigterm(pid: int) -> bool:
 
 def serve_halves(name: str, options: dict[str, Any]) -> None:
     Service[Any](name).serve(halve, **options)
+
+
+def test_serve_stops_while_it_waits_for_a_full_batch(start, runtime_directory, name):
+    server = start(serve_halves, name, {"batch": 2, "within": None})
+    with Client[Any, Any](name, timeout=60) as client:
+        assert client.call_many([np.ones(1)] * 4, timeout=60) == [np.array([0.5])] * 4
+        asked = client.submit(np.ones(1))
+        while client.stats()["received"] < 5:
+            time.sleep(0.01)
+        os.kill(server.pid, signal.SIGTERM)
+        assert asked.result(60) == np.array([0.5])
+    server.join(60)
+    assert server.exitcode == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 8, "within": 0.001}, {"workers": 3}, {"batch": 4, "workers": 2}])
