@@ -407,11 +407,14 @@ class Client(Generic[T, ReplyT]):
             raise
 
     def call_many(self, iterable: Iterable[T], timeout: float | None = None) -> list[ReplyT]:
-        """Sends several requests, which servers may answer at the same time, and returns their replies in order.
+        """Sends several requests, which servers may answer at the same time.
 
         Args:
             iterable: The requests.
             timeout: Seconds to wait for all replies; None waits indefinitely.
+
+        Returns:
+            The replies in the order of the requests.
 
         Raises:
             TimeoutError: A reply did not arrive in time. This and the other errors are those of `call`. The first one
@@ -436,6 +439,9 @@ class Client(Generic[T, ReplyT]):
         Args:
             obj: The request.
             timeout: Seconds to wait for space in the service, and for each part; None waits indefinitely.
+
+        Returns:
+            An iterator over the parts.
 
         Raises:
             TimeoutError: The next part did not arrive in time. The other errors are those of `call`.

@@ -126,7 +126,7 @@ class Request(Generic[_T]):
             move: See `Sender.put`.
 
         Returns:
-            True if it was sent. False if not: then see `cancelled`.
+            True if it was sent. False if the client is gone, or has not read the earlier parts for `timeout` seconds.
 
         Raises:
             ValueError: The request was answered before. The other errors are those of `Sender.put`.
@@ -143,7 +143,14 @@ class Request(Generic[_T]):
             _unanswered.add(self)
 
     def end(self, timeout: float | None = REPLY_S) -> bool:
-        """Answers a request of which all results were sent with `stream`. Returns the same as `reply`."""
+        """Answers a request of which all results were sent with `stream`.
+
+        Args:
+            timeout: Seconds to wait for space at the client; None waits indefinitely.
+
+        Returns:
+            The same as `reply`.
+        """
         return self._answer("end", None, timeout, False)
 
     @property
