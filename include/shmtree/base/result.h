@@ -1,4 +1,5 @@
-/// @file Results and errors: the return types of all calls that can fail.
+/// @file
+/// Results and errors: the return types of all calls that can fail.
 ///
 /// Thread safety: values; share them as you would any other value. Timeout, full, closed and lack of memory are
 /// ordinary outcomes. A call that returns a Result does not throw. Only `value()` of a failed Result does.
