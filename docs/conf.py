@@ -119,9 +119,9 @@ def _keep_units(_app: Any, _page: str, source: list[str]) -> None:
     source[0] = re.sub(r"(?<=\d) (?=[kM](?:, | \|))", "\N{NO-BREAK SPACE}", source[0])
 
 
-def _defined_in(_app: Any, module: str, attribute: str) -> str | None:
-    """Returns the module with the source of a public name, for the link to it."""
-    return DEFINED_IN.get((module, attribute.partition(".")[0]))
+def _defined_in(_app: Any, module: str, attribute: str | None) -> str | None:
+    """Returns the module with the source of a public name, for the link to it. Some signatures name no attribute."""
+    return DEFINED_IN.get((module, (attribute or "").partition(".")[0]))
 
 
 def _no_constructor(
