@@ -112,7 +112,7 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, CoreSubscriber& r
   items.push_back(std::move(*next));
   const WaitContext rest{platform::Deadline::after(within), wait.hooks, wait.spin};
   while (items.size() < most && (reader.size() != 0 || !rest.deadline.passed()) &&
-         api::has_space_for_one(items)) {  // reserve first
+         api::has_space_for_one(items)) {  // reserves before it receives
     next = or_out_of_memory([&] { return receive<Item>(state, reader, rest, item_of); });
     if (next) {
       items.push_back(std::move(*next));

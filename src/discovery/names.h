@@ -89,7 +89,7 @@ class Name {
   // Returns a part for a process that is being started and will pass it to join(). The caller keeps the part open until
   // that process has inherited it.
   Result<platform::UniqueFd> part_for_child() const;
-  // Ends the part of a process whose start failed.
+  // Ends the part of a process that failed to start.
   static void give_up_part(const std::string& path, platform::UniqueFd part) noexcept;
   // Clears the giver's entry, since this process has loaded the object in transit.
   Status note_arrival(std::uint64_t transfer);

@@ -73,7 +73,7 @@ class Nest {
                                     PyObject* refuse);
 
   std::span<const Leaf> leaves() const noexcept { return leaves_; }
-  // Gets the leaves of a row, or of several rows, whose arrays have the same length. Returns false with a Python error
+  // Gets the leaves of a row, or of several rows in arrays of one length. Returns false with a Python error
   // set: ValueError or TypeError if they have another structure.
   bool read(PyObject* rows, RowForm form, LeafColumns& out) const;
   // Builds a pytree with these leaves. Returns null with a Python error set.

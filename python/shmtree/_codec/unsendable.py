@@ -99,7 +99,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def path_of_unsendable(value: Any, error: Exception) -> str | None:
     """Returns the path to the innermost object that pickle refuses with such an error, if a trial finds one.
 
-    It is the last object that pickle has reached, or the object whose reduction contained that one.
+    It is the last object that pickle has reached, or the object that reduces to that one.
     """
     met = _try(value, error)
     if met is None:

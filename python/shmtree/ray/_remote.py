@@ -115,7 +115,7 @@ class Remote:
         record = inbox.record
         puller = Puller(inbox, self._gateways, record["home"], record["pair"], record["number"])
         if not inbox.is_over:
-            with contextlib.suppress(Ended):  # `look` has recorded who was killed
+            with contextlib.suppress(Ended):  # `look` has recorded the killed processes
                 record["over"] = await puller.run()
                 await self._store(inbox)
         while not inbox.finish():
@@ -131,7 +131,7 @@ class Remote:
                 await self._store(box)
 
     async def check_homes(self, silent_s: float) -> None:
-        """Ends outboxes whose home or pair no longer exists. Inboxes learn of it by their calls."""
+        """Ends each outbox if its home or pair no longer exists. Inboxes detect this by their own calls."""
         outboxes = [each for each in self._boxes.values() if isinstance(each, Outbox)]
         gone = await self._gateways.gone({each.record["home"] for each in outboxes})
         for each in outboxes:

@@ -1,6 +1,6 @@
 """The gateway's part of replay buffers: it has the node's shards, and samples from them for other nodes.
 
-It also keeps the list of all shards of each buffer whose home is this node.
+For each buffer with its home on this node, it also keeps the list of all shards.
 """
 
 from __future__ import annotations
