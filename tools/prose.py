@@ -33,7 +33,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SINCE = "3aa3b82"
 #: How often each rule may still be broken. A change that mends places lowers the number; none may raise it.
-LIMITS = {"actor": 0, "pronoun": 23, "fragment": 0, "long": 23, "most": 0, "test": 0}
+LIMITS = {"actor": 0, "pronoun": 17, "fragment": 0, "long": 23, "most": 0, "test": 0}
 
 FOLDERS = ("src", "include", "python", "tests", "bench", "examples", "dev", "docs", ".ci", "cmake", "tools")
 PRONOUNS = r"who|whoever|whose|nobody|somebody|everybody"
